@@ -65,17 +65,6 @@ impl fmt::Debug for QueuedCopy<'_> {
     }
 }
 
-/// How a copy was put on a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enqueued {
-    /// There was nothing to copy.
-    Nothing,
-    /// It runs after the stream's earlier work.
-    OnStream,
-    /// It was captured, and runs when the graph is replayed.
-    InGraph,
-}
-
 /// Copies between plain addresses, on streams that belong to others. One per device is enough: any
 /// number of threads may use it.
 ///
@@ -93,7 +82,7 @@ pub enum Enqueued {
 ///         pairs: QueuedPairs::Copied(pairs),
 ///         kept: None,
 ///     };
-///     unsafe { queue.enqueue(stream, copy) }.map(drop) // the copy may not have begun
+///     unsafe { queue.enqueue(stream, copy) } // the copy may not have begun when this returns
 /// }
 /// ```
 pub struct CopyQueue {
@@ -139,11 +128,7 @@ impl CopyQueue {
     ///
     /// # Errors
     /// A [`GatherError`], or the driver's error. If the copy was enqueued all the same, it has run.
-    pub unsafe fn enqueue(
-        &self,
-        stream: &Stream,
-        copy: QueuedCopy<'_>,
-    ) -> Result<Enqueued, GpuError> {
+    pub unsafe fn enqueue(&self, stream: &Stream, copy: QueuedCopy<'_>) -> Result<(), GpuError> {
         stream.expect(&self.gpu, "the copy")?;
         let _current = self.gpu.bind()?;
         let QueuedCopy {
@@ -169,14 +154,13 @@ impl CopyQueue {
         }
         let mut planned = Planned::of_checked(&self.gpu, &request, checked)?;
         if planned.is_empty() {
-            return Ok(Enqueued::Nothing);
+            return Ok(());
         }
         let index_bytes: usize = slices.iter().flatten().map(bytes_of).sum();
         let bytes = index_bytes + planned.table_bytes();
         if bytes == 0 && kept.is_none() {
             // SAFETY: the caller guarantees the memory, and there is no table.
-            unsafe { planned.launch(stream) }?;
-            return Ok(Enqueued::OnStream);
+            return unsafe { planned.launch(stream) };
         }
         let mut taken = self.ring.take(bytes, kept)?;
         fill(&mut taken, &mut planned, slices);
@@ -185,15 +169,13 @@ impl CopyQueue {
                 // SAFETY: the caller guarantees the memory. The piece is not filled again before
                 // its event, which follows the launch, has passed.
                 unsafe { planned.launch(stream) }?;
-                taken.launched(stream)?;
-                Ok(Enqueued::OnStream)
+                taken.launched(stream)
             }
             Some(graph) => {
                 graph.keep(taken.for_graph())?;
                 // SAFETY: the caller guarantees the memory, also during replays, and the graph
                 // keeps the piece as long as there can be one.
-                unsafe { planned.launch(stream) }?;
-                Ok(Enqueued::InGraph)
+                unsafe { planned.launch(stream) }
             }
         }
     }
@@ -247,7 +229,7 @@ impl CopyQueue {
         request: &Request,
         checked: &Checked,
         kept: Option<Kept>,
-    ) -> Result<Enqueued, GpuError> {
+    ) -> Result<(), GpuError> {
         let row_bytes = request.spec.row_bytes;
         let (mut sources, mut destinations) = (Vec::<u64>::new(), Vec::<u64>::new());
         let mut sizes = Vec::<usize>::new();
@@ -270,7 +252,7 @@ impl CopyQueue {
         // Relaxed: it is only a sum.
         self.counted_by_cpu.fetch_add(wrong, Ordering::Relaxed);
         if sizes.is_empty() {
-            return Ok(Enqueued::Nothing);
+            return Ok(());
         }
         let taken = match kept {
             None => None,
@@ -279,10 +261,7 @@ impl CopyQueue {
         // SAFETY: `check` has verified that all rows are in memory that the device reaches. The
         // caller guarantees that it stays.
         unsafe { call.enqueue(stream, &destinations, &sources, &sizes) }?;
-        if let Some(taken) = taken {
-            taken.launched(stream)?;
-        }
-        Ok(Enqueued::OnStream)
+        taken.map_or(Ok(()), |taken| taken.launched(stream))
     }
 }
 

@@ -52,7 +52,7 @@ pub use crate::copy_version::{AccessWidth, UnknownAccessWidth};
 pub use crate::copy_version::{KernelVersion, UnknownKernelVersion, units_of};
 pub use crate::gather_error::{GatherError, Operand, Side};
 pub use crate::memory_type::{MemoryType, PointerAttributes};
-pub use copy_queue::{BATCH_ROW_BYTES_MIN, CopyQueue, Enqueued, QueuedCopy, QueuedPairs};
+pub use copy_queue::{BATCH_ROW_BYTES_MIN, CopyQueue, QueuedCopy, QueuedPairs};
 pub use known_memory::{KnownMemory, Locate};
 pub use launch_checks::{Target, check_request};
 pub use op::{
