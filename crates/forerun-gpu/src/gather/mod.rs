@@ -47,9 +47,9 @@ mod request;
 mod staging;
 mod unsized_rows;
 
-pub use crate::copy_version::{AccessWidth, UnknownAccessWidth};
-#[cfg(feature = "study")]
-pub use crate::copy_version::{KernelVersion, UnknownKernelVersion, units_of};
+pub use crate::copy_version::{
+    AccessWidth, KernelVersion, UnknownAccessWidth, UnknownKernelVersion, units_of,
+};
 pub use crate::gather_error::{GatherError, Operand, Side};
 pub use crate::memory_type::{MemoryType, PointerAttributes};
 pub use copy_queue::{BATCH_ROW_BYTES_MIN, CopyQueue, QueuedCopy, QueuedPairs};
