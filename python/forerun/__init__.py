@@ -25,6 +25,7 @@ from forerun._forerun import (
     Items,
     Keyspace,
     RemovedBackups,
+    RowCopy,
     Snapshot,
     Table,
     TableItems,
@@ -32,6 +33,7 @@ from forerun._forerun import (
     __version__,
     device_info,
     gather,
+    out_of_range_count,
     scatter,
 )
 from forerun._forerun import Reader as _Reader
@@ -53,6 +55,7 @@ __all__ = [
     "Items",
     "Keyspace",
     "RemovedBackups",
+    "RowCopy",
     "Snapshot",
     "Table",
     "TableItems",
@@ -61,6 +64,7 @@ __all__ = [
     "device_info",
     "errors",
     "gather",
+    "out_of_range_count",
     "scatter",
     "views",
 ]
