@@ -54,9 +54,20 @@ struct Span<'a> {
     start: u64,
     end: u64,
     access: Access,
+    /// The distance of its rows and the bytes of one, if it has nothing else.
+    rows: Option<(u64, u64)>,
 }
 
 impl Span<'_> {
+    /// Whether the rows of two views lie between each other, as the layers of a page-first pool do.
+    fn interleaves(&self, other: &Span<'_>) -> bool {
+        let (Some((distance, row_bytes)), true) = (self.rows, self.rows == other.rows) else {
+            return false;
+        };
+        let apart = self.start.abs_diff(other.start) % distance.max(1);
+        apart >= row_bytes && distance - apart >= row_bytes
+    }
+
     fn is_written(&self) -> bool {
         self.access == Access::WriteRows
     }
@@ -100,14 +111,17 @@ impl Side {
     }
 
     /// The memory of all arguments. Memory of unknown size is as long as its rows.
-    fn spans(&self, rows: u64, access: Access) -> impl Iterator<Item = Span<'_>> {
+    fn spans(&self, rows: u64, row_bytes: u64, access: Access) -> impl Iterator<Item = Span<'_>> {
         let unknown = rows.saturating_mul(self.stride_bytes);
+        let is_plain = self.offsets == [0] && self.pages.is_none();
+        let plain_rows = is_plain.then_some((self.stride_bytes, row_bytes));
         self.arguments.iter().flat_map(move |(name, memories)| {
             memories.iter().map(move |&(address, bytes)| Span {
                 argument: name,
                 start: address,
                 end: address.saturating_add(bytes.unwrap_or(unknown)),
                 access,
+                rows: plain_rows,
             })
         })
     }
@@ -128,7 +142,7 @@ fn expect_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<()> {
     for (at, one) in spans.iter().enumerate() {
         let near = spans[at + 1..].iter();
         for other in near.take_while(|other| other.start < one.end) {
-            if !(one.is_written() || other.is_written()) {
+            if !(one.is_written() || other.is_written()) || one.interleaves(other) {
                 continue;
             }
             let (written, other) = if one.is_written() {
@@ -254,8 +268,10 @@ impl Transfer {
     }
 
     fn spans(&self, rows: [u64; 2]) -> impl Iterator<Item = Span<'_>> {
-        let source = self.source.spans(rows[0], Access::ReadRows);
-        source.chain(self.destination.spans(rows[1], Access::WriteRows))
+        let row_bytes = self.row_bytes;
+        let source = self.source.spans(rows[0], row_bytes, Access::ReadRows);
+        let destination = &self.destination;
+        source.chain(destination.spans(rows[1], row_bytes, Access::WriteRows))
     }
 
     fn on_cpu(
@@ -274,6 +290,7 @@ impl Transfer {
             end: indices.indices.as_ptr() as u64 + size_of_val(indices.indices) as u64,
             // Only read access: Rust references to the indices exist.
             access: Access::Read,
+            rows: None,
         });
         let _borrow = borrowed_apart(self.spans(rows).chain(indices))?;
         let mut memory = KnownMemory::default();

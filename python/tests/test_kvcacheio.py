@@ -311,7 +311,8 @@ def test_rows_of_views_and_indices_of_32_bits_are_copied_as_by_indexing(place, w
     assert same(layers[:, 0].contiguous(), k) and same(layers[:, 1].contiguous(), v)
     views = [pool[:, layer] for layer in range(3)]
     outs = [destination_at(place, random(torch.float16, 64, 8)) for _ in range(3)]
-    wanted = [copied(out.cpu(), view.cpu(), to, rows) for out, view in zip(outs, views, strict=True)]
+    both = zip(outs, views, strict=True)
+    wanted = [copied(out.cpu(), view.cpu(), to, rows) for out, view in both]
     kvcacheio.transfer_kv_all_layer_mla(views, outs, rows.int(), to.int(), 16, 3)
     assert all(same(out, right) for out, right in zip(outs, wanted, strict=True))
 
