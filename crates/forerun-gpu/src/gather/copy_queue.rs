@@ -210,9 +210,10 @@ impl CopyQueue {
             let (start, len) = (slice.address(), bytes_of(slice) as u64);
             own.add(start, len, MemoryType::Pinned, start);
         }
-        let target = match within_device {
-            true => Target::WithinDevice { ordinal },
-            false => Target::Device { ordinal },
+        let target = if within_device {
+            Target::WithinDevice { ordinal }
+        } else {
+            Target::Device { ordinal }
         };
         let memory = LocatedRanges::new(&own, &self.gpu);
         Ok(check(request, &memory, target)?)

@@ -156,9 +156,10 @@ impl PieceRing {
                 return Ok(None);
             }
             let removed = pieces.shrink(len);
-            let oldest = match pieces.bytes + len > PINNED_BYTES_MAX {
-                true => pieces.in_flight.pop_front(),
-                false => None,
+            let oldest = if pieces.bytes + len > PINNED_BYTES_MAX {
+                pieces.in_flight.pop_front()
+            } else {
+                None
             };
             // The lock is not held while this frees memory or waits.
             drop(pieces);
@@ -223,7 +224,10 @@ impl Taken<'_> {
 
     /// Its memory.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        self.buffer().map_or(&mut [], PinnedBuffer::as_mut_slice)
+        match self.buffer() {
+            Some(buffer) => buffer.as_mut_slice(),
+            None => &mut [],
+        }
     }
 
     /// The device's address of its memory.
