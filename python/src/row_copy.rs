@@ -19,7 +19,10 @@ pub(crate) struct RowCopy {
 #[pymethods]
 impl RowCopy {
     #[new]
-    #[pyo3(signature = (max_multiprocessors=Some(16), version=None))]
+    #[pyo3(
+        signature = (max_multiprocessors=Some(16), version=None),
+        text_signature = "(max_multiprocessors=16, version=None)"
+    )]
     fn new(
         #[pyo3(from_py_with = numeric_arguments::max_multiprocessors)] max_multiprocessors: Option<
             u32,
@@ -34,6 +37,12 @@ impl RowCopy {
             kernel = kernel.version(version_of(version)?);
         }
         Ok(RowCopy { kernel })
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "a RowCopy cannot be pickled: make one in each process",
+        ))
     }
 
     /// Copies row `s` of `host` to row `d` of `device` for each pair `(s, d)`, and sets

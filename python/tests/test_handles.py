@@ -35,6 +35,7 @@ def handles(tmp_path):
         "CacheItems": iter(cache.items()),
         "Client": forerun.Client("127.0.0.1:1"),
         "CopyCounts": forerun.gather(rows, rows.copy(), np.zeros((1, 2), np.int64)),
+        "RowCopy": forerun.RowCopy(),
     }
     backups.close()
     db.close()
