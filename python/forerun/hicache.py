@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from forerun import _kv_layouts as _kv
@@ -36,7 +37,9 @@ __all__ = [
     "can_use_write_back_jit_kernel",
     "transfer_hicache_all_layer",
     "transfer_hicache_all_layer_mla",
+    "transfer_hicache_all_layer_mla_staged_lf_page_unified",
     "transfer_hicache_all_layer_mla_staged_lf_pf",
+    "transfer_hicache_all_layer_staged_lf_page_unified",
     "transfer_hicache_all_layer_staged_lf_pf",
     "transfer_hicache_one_layer",
     "transfer_hicache_one_layer_mla",
@@ -227,22 +230,9 @@ def transfer_hicache_one_layer_page_unified_lf(
 ) -> None:
     """Copies tokens of layer `layer_id` from a page_unified pool to that layer's tensors of shape
     [token, head, dim]. `src_indices` number the pool's tokens."""
-    _kv.checked_tensor("src", src)
-    if src.dim() != 7 or src.shape[3] != 2:
-        raise InvalidArgumentError(
-            f"`src` must have the shape [page, head group, layer, 2, token of page, head of group, "
-            f"dim], not {tuple(src.shape)}"
-        )
-    _from_page_unified(
-        [("k_cache_dst", k_cache_dst), ("v_cache_dst", v_cache_dst)],
-        src,
-        src_indices,
-        dst_indices,
-        layer_id,
-        groups=src.shape[1],
-        layers=src.shape[2],
-        page_size=src.shape[4],
-    )
+    pool = _PageUnified("src", src, kinds=2)
+    destinations = [("k_cache_dst", k_cache_dst), ("v_cache_dst", v_cache_dst)]
+    _from_page_unified(destinations, pool, src_indices, dst_indices, layer_id)
 
 
 def transfer_hicache_one_layer_mla_page_unified_lf(
@@ -256,21 +246,36 @@ def transfer_hicache_one_layer_mla_page_unified_lf(
 ) -> None:
     """`transfer_hicache_one_layer_page_unified_lf` for a cache that has one tensor instead of keys
     and values."""
-    _kv.checked_tensor("src", src)
-    if src.dim() != 4:
-        raise InvalidArgumentError(
-            f"`src` must have the shape [page, layer, token of page, dim], not {tuple(src.shape)}"
-        )
-    _from_page_unified(
-        [("cache_dst", cache_dst)],
-        src,
-        src_indices,
-        dst_indices,
-        layer_id,
-        groups=1,
-        layers=src.shape[1],
-        page_size=src.shape[2],
-    )
+    pool = _PageUnified("src", src, kinds=1)
+    _from_page_unified([("cache_dst", cache_dst)], pool, src_indices, dst_indices, layer_id)
+
+
+def transfer_hicache_all_layer_staged_lf_page_unified(
+    k_ptr_src: Tensor | Sequence[Tensor],
+    v_ptr_src: Tensor | Sequence[Tensor],
+    src_pages: Tensor,
+    dst_pages: Tensor,
+    staging: Tensor,
+    dst: Tensor,
+) -> None:
+    """Copies pages of all layers, which have an address each, to a page_unified pool. The tokens go
+    there directly: `staging` is not used."""
+    pool = _PageUnified("dst", dst, kinds=2)
+    sources = [("k_ptr_src", k_ptr_src), ("v_ptr_src", v_ptr_src)]
+    _to_page_unified(sources, pool, src_pages, dst_pages)
+
+
+def transfer_hicache_all_layer_mla_staged_lf_page_unified(
+    ptr_src: Tensor | Sequence[Tensor],
+    src_pages: Tensor,
+    dst_pages: Tensor,
+    staging: Tensor,
+    dst: Tensor,
+) -> None:
+    """`transfer_hicache_all_layer_staged_lf_page_unified` for a cache that has one tensor instead
+    of keys and values."""
+    pool = _PageUnified("dst", dst, kinds=1)
+    _to_page_unified([("ptr_src", ptr_src)], pool, src_pages, dst_pages)
 
 
 def _rows(name: str, tensor: Tensor, element_dim: int) -> Tensor:
@@ -369,46 +374,91 @@ def _to_page_first(
     )
 
 
+class _PageUnified:
+    """A pool of pages, of which each holds all layers of its tokens, by head groups."""
+
+    def __init__(self, name: str, pool: Tensor, kinds: int) -> None:
+        _kv.checked_tensor(name, pool)
+        axes = (
+            ["page", "layer", "token of page", "dim"]
+            if kinds == 1
+            else ["page", "head group", "layer", "2", "token of page", "head of group", "dim"]
+        )
+        if pool.dim() != len(axes) or (kinds == 2 and pool.shape[3] != 2) or 0 in pool.shape[1:]:
+            raise InvalidArgumentError(
+                f"`{name}` must have the shape [{', '.join(axes)}] with rows to copy, not "
+                f"{tuple(pool.shape)}"
+            )
+        self.name, self.pool, self.kinds = name, pool, kinds
+        self.groups = 1 if kinds == 1 else pool.shape[1]
+        self.layers = pool.shape[1] if kinds == 1 else pool.shape[2]
+        self.page_size = pool.shape[2] if kinds == 1 else pool.shape[4]
+        token_bytes = pool.shape[1:].numel() * pool.element_size() // self.page_size
+        self.group_bytes = token_bytes // (self.groups * self.layers * kinds)
+        self.token_bytes = token_bytes
+
+    def side(self, layers: range) -> _kv.Side:
+        """These layers. Each kind, layer and group is a layer of the copy, in this order."""
+        block_bytes = self.page_size * self.group_bytes
+        pages = _kv.in_rows(
+            [(self.name, [self.pool])],
+            ("a token's size", self.token_bytes),
+            [
+                ((group * self.layers + layer) * self.kinds + kind) * block_bytes
+                for kind in range(self.kinds)
+                for layer in layers
+                for group in range(self.groups)
+            ],
+            (self.page_size, self.page_size * self.token_bytes),
+        )
+        # Tokens are counted by their size in all layers, but their parts are closer.
+        return pages._replace(stride_bytes=self.group_bytes)
+
+    def groups_of_layer(self) -> tuple[int, list[int]]:
+        """The size of a token in one layer that is not in pages, and the place of each group."""
+        places = [group * self.group_bytes for group in range(self.groups)]
+        return self.groups * self.group_bytes, places
+
+
 def _from_page_unified(
     destinations: list[tuple[str, Tensor]],
-    src: Tensor,
+    pool: _PageUnified,
     src_indices: Tensor,
     dst_indices: Tensor,
     layer_id: int,
-    *,
-    groups: int,
-    layers: int,
-    page_size: int,
 ) -> None:
-    kinds = len(destinations)
-    if 0 in src.shape[1:]:
-        raise InvalidArgumentError(f"`src` of shape {tuple(src.shape)} has no rows to copy")
-    layer = _kv.one_layer(layer_id).start
-    page_bytes = src[:1].nbytes if src.shape[0] > 0 else 0
-    group_bytes = src.shape[-2 if src.dim() == 7 else -1 :].numel() * src.element_size()
-    if layer >= layers:
-        raise InvalidArgumentError(f"`layer_id` is {layer}, but `src` has {layers} layers")
-    block_bytes = page_size * group_bytes
-    # A layer of the copy for each kind and group: the same part of every page.
-    offsets = [
-        ((group * layers + layer) * kinds + kind) * block_bytes
-        for kind in range(kinds)
-        for group in range(groups)
-    ]
-    pages = _kv.in_rows(
-        [("src", [src])],
-        ("a token of a page", page_bytes // page_size or group_bytes),
-        offsets,
-        (page_size, page_bytes),
-    )
+    layer = _kv.one_layer(layer_id)
+    if layer.stop > pool.layers:
+        raise InvalidArgumentError(
+            f"`layer_id` is {layer.start}, but `{pool.name}` has {pool.layers} layers"
+        )
     _kv.transfer(
-        pages._replace(stride_bytes=group_bytes),
-        _kv.layer_first(
-            destinations,
-            groups * group_bytes,
-            [group * group_bytes for group in range(groups)],
-        ),
-        group_bytes,
+        pool.side(layer),
+        _kv.layer_first(destinations, *pool.groups_of_layer()),
+        pool.group_bytes,
         src_indices,
         dst_indices,
     )
+
+
+def _to_page_unified(
+    sources: list[tuple[str, Tensor | Sequence[Tensor]]],
+    pool: _PageUnified,
+    src_pages: Tensor,
+    dst_pages: Tensor,
+) -> None:
+    item_size, places = pool.groups_of_layer()
+    _kv.transfer(
+        _kv.layer_tensors(sources, item_size, pool.layers, places),
+        pool.side(range(pool.layers)),
+        pool.group_bytes,
+        _tokens_of("src_pages", src_pages, pool.page_size),
+        _tokens_of("dst_pages", dst_pages, pool.page_size),
+    )
+
+
+def _tokens_of(name: str, pages: Tensor, page_size: int) -> Tensor:
+    """The indices of the tokens of pages, where the pages are. An index below 0 names no page."""
+    pages = _kv.checked_indices(name, pages).to(torch.int64).unsqueeze(-1)
+    tokens = pages * page_size + torch.arange(page_size, device=pages.device)
+    return tokens.where(pages >= 0, -1).flatten()

@@ -148,6 +148,32 @@ def test_page_unified_pools_are_read_as_by_indexing(place):
     assert same(out, wanted)
 
 
+def test_pages_are_written_to_page_unified_pools_as_by_indexing(place):
+    groups, layers, page, heads, dim = 2, 3, 4, 2, 8
+    pool = at(place, "destination", random(6, groups, layers, 2, page, heads, dim))
+    k, v = (at(place, "source", random(layers, 40, groups * heads, dim)) for _ in range(2))
+    rows, to = torch.tensor([9, 0, 4, -1]), torch.tensor([2, 5, 0, 1])
+    wanted = pool.cpu().clone()
+    for row, out in zip(rows[:3], to[:3], strict=True):
+        for kind, source in enumerate((k, v)):
+            tokens = source.cpu()[:, row * page : (row + 1) * page]
+            tokens = tokens.reshape(layers, page, groups, heads, dim).permute(2, 0, 1, 3, 4)
+            wanted[out, :, :, kind] = tokens
+    staging = pool[:1]
+    hicache.transfer_hicache_all_layer_staged_lf_page_unified(
+        list(k), table(list(v)), rows, to, staging, pool
+    )
+    assert same(pool, wanted)
+    pool = at(place, "destination", random(6, layers, page, 36))
+    source = at(place, "source", random(layers, 40, 36))
+    wanted = pool.cpu().clone()
+    wanted[to[:3]] = source.cpu().reshape(layers, 10, page, 36)[:, rows[:3]].transpose(0, 1)
+    hicache.transfer_hicache_all_layer_mla_staged_lf_page_unified(
+        list(source), rows.int(), to.int(), pool, pool
+    )
+    assert same(pool, wanted)
+
+
 INDEX = torch.tensor([1, 2])
 
 
@@ -235,6 +261,12 @@ SIGNATURES = {
     ),
     "transfer_hicache_all_layer_mla_staged_lf_pf": (
         "ptr_src src_indices dst_indices staging dst" + STAGED
+    ),
+    "transfer_hicache_all_layer_mla_staged_lf_page_unified": (
+        "ptr_src src_pages dst_pages staging dst"
+    ),
+    "transfer_hicache_all_layer_staged_lf_page_unified": (
+        "k_ptr_src v_ptr_src src_pages dst_pages staging dst"
     ),
     "transfer_hicache_all_layer_staged_lf_pf": (
         "k_ptr_src v_ptr_src src_indices dst_indices staging_k staging_v dst_k dst_v" + STAGED
