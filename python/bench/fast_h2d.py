@@ -5,9 +5,10 @@ the KV cache's tokens of one layer (2026-02-02), so that both results can be put
 `GB/s` are GiB/s. It draws the sources with replacement and checks one byte; here every row is
 checked, after the destination was filled with other bytes, and so is the slot map.
 
-    python python/bench/fast_h2d.py                      # 128 requests of 2,048 rows
+    python python/bench/fast_h2d.py                           # 128 requests of 2,048 rows
     python python/bench/fast_h2d.py --version v5-r2 --max-multiprocessors 32
-    ncu python python/bench/fast_h2d.py --ncu            # one launch
+    python python/bench/fast_h2d.py --version v4              # of a build with `--features study`
+    ncu python python/bench/fast_h2d.py --ncu                  # one launch
 
 It needs a GPU and PyTorch.
 """

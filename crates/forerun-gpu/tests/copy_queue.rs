@@ -99,6 +99,7 @@ fn a_late_device_still_reads_the_indices_of_each_call() {
     let pools = Pools::new(ROW_BYTES, 3);
     for round in 0..20 {
         let before = allocated();
+        calls();
         for row in 0..ROWS as i64 {
             // The slice is gone when the copy runs.
             let pairs = vec![(row + round) % ROWS as i64, row];

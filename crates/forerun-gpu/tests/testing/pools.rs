@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "not every test binary uses all of them")]
 
-use super::fake_calls::enter;
+use super::fake_calls::{calls, enter};
 use cudarc::driver::sys;
 use forerun_gpu::gather::{
     CopyQueue, CopySpec, Direction, IndexType, Layers, PairsAt, QueuedCopy, QueuedPairs, Request,
@@ -43,7 +43,7 @@ impl Pools {
         {
             bytes.fill((row as u8).wrapping_add(1));
         }
-        Pools {
+        let pools = Pools {
             queue: CopyQueue::new(&gpu).unwrap(),
             // SAFETY: it is a stream of this device and never destroyed.
             stream: unsafe { Stream::borrowed(&gpu, handle.cast()) },
@@ -53,7 +53,9 @@ impl Pools {
             gpu,
             row_bytes,
             layers,
-        }
+        };
+        calls();
+        pools
     }
 
     /// A gather whose layers are given by a table, evenly spaced or not.
