@@ -20,8 +20,8 @@ use std::num::NonZeroUsize;
 
 use forerun::gpu::gather::cpu::{self, CpuOptions};
 use forerun::gpu::gather::{
-    CopyQueue, CopySpec, Direction, IndexType, KnownMemory, Layers, Locate, MemoryType, PairsAt,
-    QueuedCopy, QueuedPairs, Request, RowLayout, RowPages, rows_that_fit,
+    CopyQueue, CopySpec, Direction, IndexType, Kept, KnownMemory, Layers, Locate, MemoryType,
+    PairsAt, QueuedCopy, QueuedPairs, Request, RowLayout, RowPages, rows_that_fit,
 };
 use forerun::gpu::{Gpu, GpuError};
 use pyo3::prelude::*;
@@ -371,7 +371,7 @@ impl Transfer {
             request: self.request(direction, rows, pairs),
             within_device,
             pairs: queued,
-            kept: kept.map(|kept| Box::new(kept) as _),
+            kept: kept.map(|kept| Box::new(kept) as Kept),
         };
         // SAFETY: as the caller guarantees.
         unsafe { enqueue(queue, stream, copy, Returns::Enqueued) }
