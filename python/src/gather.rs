@@ -131,7 +131,7 @@ impl<'py> Copy<'_, 'py> {
 /// `stream` (by default the current stream) and not counted here. With `wait`, the call returns when
 /// it has run.
 #[pyfunction]
-#[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None, wait=False))]
+#[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None, wait=false))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the arguments of the Python function"
@@ -164,7 +164,7 @@ pub(crate) fn gather(
 /// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Otherwise like
 /// [`gather`].
 #[pyfunction]
-#[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1, stream=None, wait=False))]
+#[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1, stream=None, wait=false))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the arguments of the Python function"

@@ -48,7 +48,7 @@ impl RowCopy {
     /// Copies row `s` of `host` to row `d` of `device` for each pair `(s, d)`, and sets
     /// `slot_map[s] = d`.
     #[pyo3(signature = (
-        host, device, slot_map, pairs, *, count=None, out_of_range=None, stream=None, wait=False
+        host, device, slot_map, pairs, *, count=None, out_of_range=None, stream=None, wait=false
     ))]
     #[expect(
         clippy::too_many_arguments,
