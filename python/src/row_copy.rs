@@ -14,6 +14,7 @@ use crate::numeric_arguments;
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct RowCopy {
     kernel: KernelChoice,
+    version: Option<KernelVersion>,
 }
 
 #[pymethods]
@@ -33,10 +34,20 @@ impl RowCopy {
             return Err(invalid("`max_multiprocessors` must be at least 1"));
         }
         let mut kernel = KernelChoice::default().multiprocessors(max_multiprocessors);
+        let version = version.map(version_of).transpose()?;
         if let Some(version) = version {
-            kernel = kernel.version(version_of(version)?);
+            kernel = kernel.version(version);
         }
-        Ok(RowCopy { kernel })
+        Ok(RowCopy { kernel, version })
+    }
+
+    fn __repr__(&self) -> String {
+        let text = |given: Option<String>| given.unwrap_or_else(|| "None".to_owned());
+        format!(
+            "forerun.RowCopy(max_multiprocessors={}, version={})",
+            text(self.kernel.multiprocessors.map(|limit| limit.to_string())),
+            text(self.version.map(|version| format!("\"{version}\""))),
+        )
     }
 
     fn __reduce__(&self) -> PyResult<()> {
