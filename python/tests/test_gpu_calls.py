@@ -237,6 +237,9 @@ for _ in range(3):
 
 
 SIDES = """
+forerun.out_of_range_count()  # opens the device
+calls()
+
 def side(arrays, row_bytes, rows=None, offsets=(0,), name="rows"):
     memories = [(a.ctypes.data if isinstance(a, np.ndarray) else a, None) for a in arrays]
     return types.SimpleNamespace(
