@@ -296,7 +296,7 @@ impl Indices<'_, '_> {
 static OPENED: PerProcess<Mutex<Vec<Arc<CopyQueue>>>> = PerProcess::new();
 
 /// The queue of the device with this number.
-pub(crate) fn opened(number: usize) -> Result<Arc<CopyQueue>, GpuError> {
+pub(crate) fn queue_of(number: usize) -> Result<Arc<CopyQueue>, GpuError> {
     let opened = OPENED.get_or_init(Mutex::default);
     let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
     let of_device = |queue: &&Arc<CopyQueue>| queue.gpu().info().ordinal == number;
@@ -306,6 +306,11 @@ pub(crate) fn opened(number: usize) -> Result<Arc<CopyQueue>, GpuError> {
     let queue = Arc::new(CopyQueue::new(&Gpu::open(number)?)?);
     opened.push(queue.clone());
     Ok(queue)
+}
+
+/// The device with this number.
+pub(crate) fn opened(number: usize) -> Result<Gpu, GpuError> {
+    Ok(queue_of(number)?.gpu().clone())
 }
 
 /// When a call that copies returns.
@@ -382,7 +387,7 @@ impl DeviceCopy<'_, '_> {
         let (request, pairs, stream, returns) =
             (self.request, self.pairs, self.stream, self.returns);
         let copy = || {
-            let queue = opened(number)?;
+            let queue = queue_of(number)?;
             let copy = QueuedCopy {
                 request,
                 within_device: false,

@@ -8,7 +8,7 @@ use forerun::gpu::{DeviceInfo, Gpu};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::cuda::{Returns, opened};
+use crate::cuda::{Returns, queue_of};
 use crate::device_rows::{OnDevice, Words, dense, extents};
 use crate::dlpack::is_on_cuda;
 use crate::errors::{device_exception, gather_exception, invalid, unknown};
@@ -202,7 +202,7 @@ pub(crate) fn out_of_range_count(
     py: Python<'_>,
     #[pyo3(from_py_with = numeric_arguments::device)] device: usize,
 ) -> PyResult<u64> {
-    let count = py.detach(|| opened(device)?.out_of_range());
+    let count = py.detach(|| queue_of(device)?.out_of_range());
     count.map_err(device_exception)
 }
 

@@ -38,6 +38,15 @@ mod errors;
 mod events;
 mod export;
 mod gather;
+mod host_rows;
+mod hot_pool;
+#[allow(unsafe_code, reason = "a GPU's tensor is an address")]
+mod hot_pool_cuda;
+#[allow(
+    unsafe_code,
+    reason = "the memory of other libraries is given by address"
+)]
+mod hot_pool_tables;
 mod interrupt;
 mod items;
 mod key_range;
@@ -95,6 +104,10 @@ mod module {
     #[pymodule_export]
     use crate::gather::{CopyCounts, device_info, gather, out_of_range_count, scatter};
     #[pymodule_export]
+    use crate::host_rows::HostRows;
+    #[pymodule_export]
+    use crate::hot_pool::{HotPlan, HotPool, HotPoolCounts};
+    #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]
     use crate::keyspace::Keyspace;
@@ -119,6 +132,11 @@ mod module {
         // For `forerun.kvcacheio`.
         let transfer_rows = pyo3::wrap_pyfunction!(crate::transfer::_transfer_rows, module)?;
         module.setattr("_transfer_rows", transfer_rows)?;
+        // For `forerun.hisparse`.
+        let swap_in = pyo3::wrap_pyfunction!(crate::hot_pool_tables::_swap_in, module)?;
+        module.setattr("_swap_in", swap_in)?;
+        let copy_planned = pyo3::wrap_pyfunction!(crate::hot_pool_tables::_copy_planned, module)?;
+        module.setattr("_copy_planned", copy_planned)?;
         // For forerun.ray.
         let batch = module.py().get_type::<crate::shard_batch::ShardBatch>();
         module.setattr("_ShardBatch", batch)?;

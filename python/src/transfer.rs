@@ -27,7 +27,7 @@ use forerun::gpu::{Gpu, GpuError};
 use pyo3::prelude::*;
 
 use crate::borrows::{Access, Borrow, Memory as Used};
-use crate::cuda::{CallersStream, Returns, enqueue, opened, stream_of};
+use crate::cuda::{CallersStream, Returns, enqueue, queue_of, stream_of};
 use crate::errors::{device_exception, gather_exception, invalid};
 
 /// An address and its size in bytes, if it is known.
@@ -448,7 +448,7 @@ pub(crate) fn _transfer_rows(
             let options = CpuOptions::default().threads(threads);
             return transfer.on_cpu(sources, destinations, options);
         };
-        let queue = opened(device).map_err(device_exception)?;
+        let queue = queue_of(device).map_err(device_exception)?;
         let rows = transfer.rows_on(queue.gpu(), [sources.as_ref(), destinations.as_ref()])?;
         if source_indices.1 == 0 || rows.contains(&0) {
             // No pair has a row on both sides, and empty tensors have no address.
