@@ -29,6 +29,7 @@ from forerun._forerun import (
     Items,
     Keyspace,
     RemovedBackups,
+    RowCopy,
     Snapshot,
     Table,
     TableItems,
@@ -36,6 +37,7 @@ from forerun._forerun import (
     __version__,
     device_info,
     gather,
+    out_of_range_count,
     scatter,
 )
 from forerun._forerun import Reader as _Reader
@@ -61,6 +63,7 @@ __all__ = [
     "Items",
     "Keyspace",
     "RemovedBackups",
+    "RowCopy",
     "Snapshot",
     "Table",
     "TableItems",
@@ -69,6 +72,7 @@ __all__ = [
     "device_info",
     "errors",
     "gather",
+    "out_of_range_count",
     "scatter",
     "views",
 ]

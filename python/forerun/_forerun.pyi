@@ -56,6 +56,7 @@ __all__ = [
     "PendingCall",
     "Reader",
     "RemovedBackups",
+    "RowCopy",
     "Snapshot",
     "Table",
     "TableItems",
@@ -63,6 +64,7 @@ __all__ = [
     "__version__",
     "device_info",
     "gather",
+    "out_of_range_count",
     "scatter",
 ]
 
@@ -83,8 +85,8 @@ class CopyCounts:
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
-# A copy between arrays returns its counts; one to or from a GPU is not counted, returns None, and
-# takes no `threads`. A stream is a handle, or an object that has one.
+# A copy between arrays returns its counts. One to or from a GPU is put on the stream, returns None,
+# and takes no `threads`; with `wait`, it has run. A stream is a handle, or an object that has one.
 @overload
 def gather(
     host: _Memory,
@@ -94,6 +96,7 @@ def gather(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: None = None,
+    wait: bool = False,
 ) -> CopyCounts: ...
 @overload
 def gather(
@@ -104,6 +107,7 @@ def gather(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: _Stream | None = None,
+    wait: bool = False,
 ) -> CopyCounts | None: ...
 @overload
 def scatter(
@@ -114,6 +118,7 @@ def scatter(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: None = None,
+    wait: bool = False,
 ) -> CopyCounts: ...
 @overload
 def scatter(
@@ -124,7 +129,27 @@ def scatter(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: _Stream | None = None,
+    wait: bool = False,
 ) -> CopyCounts | None: ...
+
+def out_of_range_count(device: int = 0) -> int: ...
+@final
+class RowCopy:
+    def __new__(
+        cls, max_multiprocessors: int | None = 16, version: str | None = None
+    ) -> Self: ...
+    def __call__(
+        self,
+        host: _Memory,
+        device: _Memory,
+        slot_map: _Memory | None,
+        pairs: _Pairs,
+        *,
+        count: _Memory | None = None,
+        out_of_range: _Memory | None = None,
+        stream: _Stream | None = None,
+        wait: bool = False,
+    ) -> None: ...
 
 @final
 class HotPoolCounts:
@@ -198,12 +223,12 @@ def _transfer_rows(
     source: Any,
     destination: Any,
     row_bytes: int,
-    source_indices: tuple[int, int],
-    destination_indices: tuple[int, int],
+    source_indices: tuple[int, int, int | None],
+    destination_indices: tuple[int, int, int | None],
     threads: int,
     device: int,
-    stream: Any,
-    indices_on_device: bool,
+    stream: int | None,
+    kept: object,
 ) -> None: ...
 
 class _Gpu(TypedDict):

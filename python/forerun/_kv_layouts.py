@@ -11,6 +11,7 @@ they are apart. All arguments are checked here or in `_transfer_rows`, before an
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -56,7 +57,9 @@ def checked_number(name: str, value: int, least: int = 1, limit: int = _BYTES_MA
     return number
 
 
-def checked_tensor(name: str, tensor: Tensor) -> Tensor:
+def checked_tensor(name: str, tensor: Tensor, strided: bool = False) -> Tensor:
+    """The tensor, if its memory can be used in place. With `strided`, only its rows, along the
+    first dimension, are contiguous."""
     if not isinstance(tensor, Tensor):
         raise InvalidArgumentError(
             f"`{name}` must be a torch.Tensor, not {type(tensor).__qualname__}"
@@ -65,14 +68,26 @@ def checked_tensor(name: str, tensor: Tensor) -> Tensor:
         raise InvalidArgumentError(
             f"`{name}` must be in CPU memory or on a CUDA device, not on {tensor.device}"
         )
-    if tensor.layout != torch.strided or not tensor.is_contiguous():
-        raise InvalidArgumentError(f"`{name}` must be contiguous: it is copied in place")
+    if tensor.layout != torch.strided or not (
+        tensor.is_contiguous() or (strided and has_contiguous_rows(tensor))
+    ):
+        raise InvalidArgumentError(
+            f"`{name}` must be contiguous{', or have contiguous rows' if strided else ''}: it is "
+            f"copied in place"
+        )
     if tensor.is_conj() or tensor.is_neg():
         raise InvalidArgumentError(
             f"`{name}` is a view whose values differ from its memory: use `resolve_conj` or "
             f"`resolve_neg`"
         )
     return tensor
+
+
+def has_contiguous_rows(tensor: Tensor) -> bool:
+    """Whether the rows along the first dimension are contiguous and do not overlap."""
+    if tensor.dim() < 2 or tensor.numel() == 0:
+        return False
+    return tensor[0].is_contiguous() and tensor.stride(0) >= tensor[0].numel()
 
 
 def checked_list(name: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -112,13 +127,16 @@ def in_rows(
     offsets: list[int],
     pages: tuple[int, int] | None = None,
     unit_bytes: int | None = None,
+    strided: bool = False,
 ) -> Side:
     """A side whose rows begin every `stride` bytes of each tensor.
 
-    A tensor is a whole number of rows, or of smaller units.
+    A tensor is a whole number of rows, or of smaller units. With `strided`, each tensor may be a
+    view whose rows are further apart, equally in all tensors.
     """
     stride_name, stride_bytes = stride
     unit_bytes = unit_bytes or stride_bytes
+    distances: list[tuple[str, int]] = []
     memories: list[tuple[str, list[tuple[int, int | None]]]] = []
     named: list[tuple[str, Tensor]] = []
     counts: list[int] = []
@@ -126,7 +144,23 @@ def in_rows(
         memory: list[tuple[int, int | None]] = []
         for position, tensor in enumerate(tensors):
             where = name if len(tensors) == 1 else f"{name}[{position}]"
-            checked_tensor(where, tensor)
+            checked_tensor(where, tensor, strided)
+            if not tensor.is_contiguous():
+                row_bytes = tensor[0].numel() * tensor.element_size()
+                if row_bytes != stride_bytes:
+                    raise InvalidArgumentError(
+                        f"`{where}` is a view with rows of {row_bytes} bytes, but `{stride_name}` "
+                        f"is {stride_bytes} bytes"
+                    )
+                distance = tensor.stride(0) * tensor.element_size()
+                distances.append((where, distance))
+                counts.append(tensor.shape[0])
+                extent = (tensor.shape[0] - 1) * distance + row_bytes
+                memory.append((address_of(where, tensor), extent))
+                named.append((where, tensor))
+                continue
+            if tensor.shape[:1] != (1,) or tensor.nbytes != stride_bytes:
+                distances.append((where, stride_bytes))
             if tensor.nbytes % unit_bytes != 0 or unit_bytes % tensor.element_size() != 0:
                 raise InvalidArgumentError(
                     f"`{where}` has {tensor.nbytes} bytes of {tensor.dtype}, which is not a whole "
@@ -142,7 +176,9 @@ def in_rows(
             memory.append((address_of(where, tensor), tensor.nbytes))
             named.append((where, tensor))
         memories.append((name, memory))
-    return Side(memories, offsets, min(counts, default=0), stride_bytes, pages, named, [])
+    expect_same("distance of rows in bytes", distances)
+    distance = distances[0][1] if distances else stride_bytes
+    return Side(memories, offsets, min(counts, default=0), distance, pages, named, [])
 
 
 def layer_first(
@@ -150,9 +186,10 @@ def layer_first(
 ) -> Side:
     """One layer of each argument."""
     return in_rows(
-        [(name, [checked_tensor(name, tensor)]) for name, tensor in arguments],
+        [(name, [tensor]) for name, tensor in arguments],
         ("item_size", checked_number("item_size", item_size)),
         offsets or [0],
+        strided=True,
     )
 
 
@@ -161,10 +198,15 @@ def layer_tensors(
     item_size: int,
     num_layers: int,
     offsets: list[int] | None = None,
+    distance: tuple[str, int] | None = None,
 ) -> Side:
-    """All layers of each argument: tensors, or a table of their addresses."""
+    """All layers of each argument: tensors, or a table of their addresses.
+
+    Rows behind addresses are `distance` bytes apart, by default `item_size`.
+    """
     num_layers = checked_number("num_layers", num_layers, limit=_LAYERS_MAX)
     item_size = checked_number("item_size", item_size)
+    stride_bytes = checked_number(*distance) if distance else item_size
     sides: list[Side] = []
     for name, given in arguments:
         is_table = isinstance(given, Tensor) and given.dtype == torch.uint64 and given.dim() == 1
@@ -188,24 +230,27 @@ def layer_tensors(
                     [(name, list(given))],
                     ("item_size", item_size),
                     offsets or [0],
+                    strided=True,
                 )
             )
             continue
         table = checked_tensor(name, given)
-        addresses: list[int] = table.tolist()
-        if 0 in addresses:
-            raise InvalidArgumentError(f"`{name}[{addresses.index(0)}]` is the address 0")
+        addresses = addresses_in(name, table)
         sides.append(
             Side(
                 [(name, [(address, None) for address in addresses])],
                 offsets or [0],
                 None,
-                item_size,
+                stride_bytes,
                 None,
                 [],
                 [(name, table)],
             )
         )
+    expect_same(
+        "distance of rows in bytes",
+        [(side.arguments[0][0], side.stride_bytes) for side in sides],
+    )
     known = [side.rows for side in sides if side.rows is not None]
     return sides[0]._replace(
         arguments=[argument for side in sides for argument in side.arguments],
@@ -213,6 +258,34 @@ def layer_tensors(
         tensors=[tensor for side in sides for tensor in side.tensors],
         tables=[table for side in sides for table in side.tables],
     )
+
+
+# What tables on a GPU hold. To read one waits for its stream, so each is read once. The key is the
+# tensor that the table is, or is a view of, and the place in it.
+_TABLES: dict[tuple[int, int, int], tuple[weakref.ref[Tensor], int, list[int]]] = {}
+
+
+def addresses_in(name: str, table: Tensor) -> list[int]:
+    """The addresses in a table, checked. A table on a GPU is read when it is first used, and again
+    after PyTorch has changed it."""
+    if not table.is_cuda:
+        return checked_addresses(name, table.tolist())
+    owner = table if table._base is None else table._base
+    # An inference tensor has no version. It is not expected to change.
+    version = -1 if owner.is_inference() else owner._version
+    key = id(owner), table.data_ptr(), table.numel()
+    known = _TABLES.get(key)
+    if known is None or known[0]() is not owner or known[1] != version:
+        addresses = checked_addresses(name, table.tolist())
+        known = weakref.ref(owner, lambda _: _TABLES.pop(key, None)), version, addresses
+        _TABLES[key] = known
+    return known[2]
+
+
+def checked_addresses(name: str, addresses: list[int]) -> list[int]:
+    if 0 in addresses:
+        raise InvalidArgumentError(f"`{name}[{addresses.index(0)}]` is the address 0")
+    return addresses
 
 
 def page_first(
@@ -312,8 +385,8 @@ def item_bytes(name: str, tensor: Tensor, dimensions: int) -> int:
 
 def checked_indices(name: str, indices: Tensor) -> Tensor:
     checked_tensor(name, indices)
-    if indices.dtype != torch.int64:
-        raise InvalidArgumentError(f"`{name}` must be of int64, not {indices.dtype}")
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise InvalidArgumentError(f"`{name}` must be of int32 or int64, not {indices.dtype}")
     return indices
 
 
@@ -325,10 +398,17 @@ def expect_same_lengths(src_indices: Tensor, dst_indices: Tensor) -> None:
         )
 
 
+def place_of(name: str, indices: Tensor) -> tuple[int, int, int | None]:
+    """Address and number of indices, and the size of one if they are on a GPU."""
+    width = indices.element_size() if indices.is_cuda else None
+    return address_of(name, indices), indices.numel(), width
+
+
 def transfer(
     source: Side, destination: Side, row_bytes: int, src_indices: Tensor, dst_indices: Tensor
 ) -> None:
-    """Copies rows of `row_bytes` bytes in all layers."""
+    """Copies rows of `row_bytes` bytes in all layers. On a GPU, the copy is put on the current
+    stream."""
     tensors = [*source.tensors, *destination.tensors]
     expect_same("dtype", [(name, tensor.dtype) for name, tensor in tensors])
     expect_same_lengths(
@@ -347,25 +427,21 @@ def transfer(
                 f"`{name}` must be in pinned memory, because the copy runs on {on_gpu[0][1]}: use "
                 f"`pin_memory`"
             )
-    stream: int | None = None
-    indices_on_device = False
     device = 0
+    stream: torch.cuda.Stream | None = None
     if on_gpu:
         device = on_gpu[0][1].index or 0
-        stream = torch.cuda.current_stream(on_gpu[0][1]).cuda_stream
-        # Indices of a copy on a GPU may be in CPU memory, and then both are brought there.
-        indices_on_device = src_indices.is_cuda and dst_indices.is_cuda
-        if indices_on_device:
-            expect_same(
-                "CUDA device",
-                [
-                    *on_gpu[:1],
-                    ("src_indices", src_indices.device),
-                    ("dst_indices", dst_indices.device),
-                ],
-            )
-    if not indices_on_device:
+        stream = torch.cuda.current_stream(on_gpu[0][1])
+        indices = ("src_indices", src_indices), ("dst_indices", dst_indices)
+        expect_same(
+            "CUDA device",
+            [*on_gpu[:1], *((name, index.device) for name, index in indices if index.is_cuda)],
+        )
+    else:
         src_indices, dst_indices = src_indices.cpu(), dst_indices.cpu()
+    if not (src_indices.is_cuda and dst_indices.is_cuda and src_indices.dtype == dst_indices.dtype):
+        # A tensor that this makes on the GPU is freed in the order of the current stream.
+        src_indices, dst_indices = src_indices.to(torch.int64), dst_indices.to(torch.int64)
     layers = len(source.offsets) * sum(len(memory) for _, memory in source.arguments)
     copied_bytes = src_indices.numel() * row_bytes * layers
     threads = max(1, min(torch.get_num_threads(), copied_bytes // _BYTES_PER_THREAD))
@@ -373,13 +449,18 @@ def transfer(
         source,
         destination,
         row_bytes,
-        (address_of("src_indices", src_indices), src_indices.numel()),
-        (address_of("dst_indices", dst_indices), dst_indices.numel()),
+        place_of("src_indices", src_indices),
+        place_of("dst_indices", dst_indices),
         threads,
         device,
-        stream,
-        indices_on_device,
+        None if stream is None else stream.cuda_stream,
+        None if stream is None else [tensor for _, tensor in tensors if not tensor.is_cuda],
     )
+    if stream is not None and stream.cuda_stream != 0:
+        # Memory of another stream must not be given to others before this one has used it.
+        for tensor in (src_indices, dst_indices, *(tensor for _, tensor in tensors)):
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
     # Backward then rejects a tensor that it saved before, as after PyTorch's own functions.
     for _, tensor in destination.tensors:
         if not tensor.is_inference():
@@ -397,7 +478,8 @@ def in_pages(src_indices: Tensor, dst_indices: Tensor, page_size: int) -> tuple[
             f"`src_indices` has {src_indices.numel()} indices, which are not whole pages of "
             f"{page_size}"
         )
-    both = src_indices.cpu(), dst_indices.cpu()
+    # Whole pages are checked on the CPU, which waits for indices on a GPU.
+    both = src_indices.cpu().to(torch.int64), dst_indices.cpu().to(torch.int64)
     for name, indices in zip(("src_indices", "dst_indices"), both, strict=True):
         if indices.numel() > 0 and int(indices.min()) < 0:
             raise InvalidArgumentError(f"`{name}` has the negative index {int(indices.min())}")

@@ -1,7 +1,6 @@
 """The row copies of SGLang's `sgl_kernel.kvcacheio`, between tensors in CPU memory and on a GPU.
 
-The functions have SGLang's names, arguments and layouts, so code that calls them changes its
-import. A call on a GPU waits for its stream, where SGLang's returns at once:
+The functions have SGLang's names, arguments and layouts. `forerun.hicache` has the newer ones.
 
 >>> import torch
 >>> from forerun.kvcacheio import transfer_kv_per_layer_mla
@@ -22,11 +21,13 @@ They follow SGLang's commits 0ba3cdd474639a50317df43db246ca3351fbeecf (kvcacheio
     direct pf         one tensor for all layers     [page, layer, token of page, item]
 
 `layers` arguments are tensors of `uint64` addresses, as in SGLang, or lists of tensors. The sizes
-of tensors are checked; what is behind an address in CPU memory cannot be.
+of tensors are checked; what is behind an address in CPU memory cannot be. A layer's tensor may be a
+view whose rows are contiguous, such as one layer of a page-first pool.
 
 On tensors in CPU memory the copy runs on the CPU, in up to `torch.get_num_threads()` threads. If a
-tensor, a table of addresses or both are on a GPU, one launch on the current stream copies all
-layers, and the call returns when it is done. CPU memory must be pinned then.
+tensor, a table of addresses or both are on a GPU, the copy of all layers is put on the current
+stream, and the call returns, as SGLang's do. CPU memory must be pinned then. A call can be captured
+in a CUDA graph, once an earlier one has loaded the kernels and read its tables.
 """
 
 from __future__ import annotations

@@ -4,29 +4,35 @@
 //!   stream       given, or the current one of the tensor's library
 //!   tensor       exported with DLPack (dlpack.rs) for that stream;
 //!                the producer orders its pending work on the tensor before work on this stream
-//!   rows         checked; the driver locates all memory; one kernel is put on the stream and waited for
+//!   rows         checked; the driver locates all memory; one kernel is put on the stream
 //!   lookup       waits for the stream; when the call returns, all rows are in the tensor
 //! ```
 //!
-//! Errors in a request are reported before a device is opened. The capsules, and with them the
-//! memory, are kept until the copy is done. They keep their name, so the producer gets the memory
-//! back when they are dropped.
+//! Errors in a request are reported before a device is opened. A copy may run after its call, so its
+//! memory must outlive the call:
+//!
+//! | memory | is there until the copy has run, because |
+//! |---|---|
+//! | the host's rows | the queue keeps the object, until a later call finds the copy done |
+//! | a tensor of PyTorch, on its current stream | the allocator reuses memory in the order of that stream |
+//! | a tensor of PyTorch, on a stream that was named | `record_stream` tells the allocator |
+//! | a tensor of another library | the queue keeps the capsule; when it is dropped, the producer gets the memory back |
 
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use forerun::gpu::gather::{CopySpec, Direction, IndexType, PairsAt, Request, RowCopy};
-use forerun::gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError, Stream};
+use forerun::gpu::gather::{CopyQueue, IndexType, PairsAt, QueuedCopy, QueuedPairs, Request, cpu};
+use forerun::gpu::{DeviceSlice, Gpu, GpuError, Stream};
 use forerun::process::PerProcess;
 use forerun::table::{Dtype, Table};
 use pyo3::intern;
 use pyo3::prelude::*;
-use zerocopy::IntoBytes;
+use pyo3::types::PyDict;
 
 use crate::borrows::{Access, Borrow};
 use crate::dlpack::{BFLOAT, Exported, FLOAT, SIGNED, UNSIGNED};
 use crate::errors::{accepted, device_exception, gather_exception, invalid, table_exception};
-use crate::python_calls::call_method;
+use crate::python_calls::{call, call_method};
 
 /// A contiguous tensor's memory on a device. It stays valid as long as this exists.
 pub(crate) struct Tensor<'py> {
@@ -71,7 +77,7 @@ impl<'py> Tensor<'py> {
         }
     }
 
-    fn shape(&self) -> &[u64] {
+    pub(crate) fn shape(&self) -> &[u64] {
         &self.exported.shape
     }
 
@@ -117,6 +123,17 @@ impl<'py> Tensor<'py> {
             bytes.checked_mul(extent)
         });
         bytes.ok_or_else(|| invalid(format!("`{what}` is larger than memory")))
+    }
+
+    /// Checks that it is one integer, and returns its type.
+    pub(crate) fn word(&self, what: &str) -> PyResult<IndexType> {
+        let shape = self.shape();
+        if shape.iter().any(|&extent| extent != 1) {
+            return Err(invalid(format!(
+                "`{what}` must be one integer, not {shape:?} of them"
+            )));
+        }
+        self.integer()
     }
 
     /// Its integer type, if the elements can be indices.
@@ -214,9 +231,9 @@ fn current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
 
 /// The indices of a copy.
 pub(crate) enum Indices<'a, 'py> {
-    /// Interleaved pairs in host memory, to be copied to the device.
-    Host(&'a [i64]),
-    /// Pairs in a tensor of shape (n, 2).
+    /// In host memory. They may be reused after the call.
+    Host(cpu::Pairs<'a>),
+    /// Pairs in a tensor whose last dimension is 2.
     Pairs(&'a Tensor<'py>),
     /// Sources and destinations in separate tensors.
     Split(&'a Tensor<'py>, &'a Tensor<'py>),
@@ -239,8 +256,8 @@ impl Indices<'_, '_> {
         }
     }
 
-    /// The addresses of indices that are in tensors.
-    fn on_device(&self) -> PyResult<Option<PairsAt>> {
+    /// Where the indices are.
+    pub(crate) fn at(&self) -> PyResult<(PairsAt, QueuedPairs<'_>)> {
         let length = |tensor: &Tensor<'_>| match *tensor.shape() {
             [length] => Ok(length),
             _ => Err(invalid(
@@ -248,7 +265,11 @@ impl Indices<'_, '_> {
             )),
         };
         let at = match self {
-            Indices::Host(_) => return Ok(None),
+            Indices::Host(pairs) => {
+                let nowhere = PairsAt::interleaved(0, IndexType::I64, &[0, 2]);
+                let nowhere = nowhere.map_err(gather_exception)?;
+                return Ok((nowhere, QueuedPairs::Copied(*pairs)));
+            }
             Indices::Pairs(pairs) => {
                 PairsAt::interleaved(pairs.address, pairs.integer()?, pairs.shape())
             }
@@ -265,94 +286,146 @@ impl Indices<'_, '_> {
                 )
             }
         };
-        at.map(Some).map_err(gather_exception)
+        let at = at.map_err(gather_exception)?;
+        Ok((at, QueuedPairs::Reached))
     }
 }
 
-/// The host's side of a copy.
-pub(crate) enum Host<'a> {
-    Source(&'a [u8]),
-    Destination(&'a mut [u8]),
-}
+/// Queues of the devices opened so far, so that their kernels are loaded and their pinned memory is
+/// allocated once.
+static OPENED: PerProcess<Mutex<Vec<Arc<CopyQueue>>>> = PerProcess::new();
 
-/// Devices opened so far, so that their kernels are loaded once.
-static OPENED: PerProcess<Mutex<Vec<Gpu>>> = PerProcess::new();
+/// The queue of the device with this number.
+pub(crate) fn queue_of(number: usize) -> Result<Arc<CopyQueue>, GpuError> {
+    let opened = OPENED.get_or_init(Mutex::default);
+    let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_device = |queue: &&Arc<CopyQueue>| queue.gpu().info().ordinal == number;
+    if let Some(queue) = opened.iter().find(of_device) {
+        return Ok(queue.clone());
+    }
+    let queue = Arc::new(CopyQueue::new(&Gpu::open(number)?)?);
+    opened.push(queue.clone());
+    Ok(queue)
+}
 
 /// The device with this number.
 pub(crate) fn opened(number: usize) -> Result<Gpu, GpuError> {
-    let opened = OPENED.get_or_init(Mutex::default);
-    let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(gpu) = opened.iter().find(|gpu| gpu.info().ordinal == number) {
-        return Ok(gpu.clone());
-    }
-    let gpu = Gpu::open(number)?;
-    opened.push(gpu.clone());
-    Ok(gpu)
+    Ok(queue_of(number)?.gpu().clone())
 }
 
-/// Copies rows between the host and a device on a stream of that device, and waits for it while
-/// other Python threads run. `spec` describes dense rows that lie within both sides.
-pub(crate) fn copy_rows(
-    py: Python<'_>,
-    spec: CopySpec,
-    host: Host<'_>,
-    device: &Tensor<'_>,
-    indices: &Indices<'_, '_>,
+/// When a call that copies returns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Returns {
+    /// When the copy is on the stream.
+    Enqueued,
+    /// When the copy has run.
+    Copied,
+}
+
+impl Returns {
+    /// For the argument `wait`.
+    pub(crate) fn of(wait: bool) -> Returns {
+        if wait {
+            Returns::Copied
+        } else {
+            Returns::Enqueued
+        }
+    }
+}
+
+/// Puts a copy on a stream, and waits for it if that is wanted.
+///
+/// # Safety
+/// That of [`CopyQueue::enqueue`]: by what the copy keeps, or because the caller promised it. The
+/// stream must belong to the primary context of the queue's device and outlive the call.
+pub(crate) unsafe fn enqueue(
+    queue: &CopyQueue,
+    stream: CallersStream,
+    copy: QueuedCopy<'_>,
+    returns: Returns,
+) -> Result<(), GpuError> {
+    // SAFETY: as the caller guarantees.
+    let stream = unsafe { Stream::borrowed(queue.gpu(), stream.handle()) };
+    // SAFETY: as the caller guarantees.
+    unsafe { queue.enqueue(&stream, copy) }?;
+    match returns {
+        Returns::Enqueued => Ok(()),
+        Returns::Copied => stream.synchronize(),
+    }
+}
+
+/// A copy on a GPU between the memory of Python objects. The request's addresses are theirs, within
+/// bounds that its checks know.
+pub(crate) struct DeviceCopy<'a, 'py> {
+    pub(crate) request: Request,
+    pub(crate) pairs: QueuedPairs<'a>,
+    /// The object with the host's rows.
+    pub(crate) host: &'a Bound<'py, PyAny>,
+    /// The tensors of the copy, with their objects.
+    pub(crate) tensors: Vec<(&'a Tensor<'py>, Bound<'py, PyAny>)>,
+    pub(crate) stream: CallersStream,
+    /// The argument that named the stream.
+    pub(crate) named_stream: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) returns: Returns,
+}
+
+impl DeviceCopy<'_, '_> {
+    /// Enqueues the copy. Other Python threads run meanwhile.
+    pub(crate) fn run(self, py: Python<'_>) -> PyResult<()> {
+        let Some(number) = self.tensors.first().map(|(tensor, _)| tensor.device) else {
+            return Ok(());
+        };
+        let mut kept = vec![self.host.clone().unbind()];
+        let mut of_torch = Vec::new();
+        for (tensor, object) in &self.tensors {
+            if object.hasattr(intern!(py, "record_stream"))? {
+                of_torch.push(object);
+            } else {
+                kept.push(tensor.exported.keep());
+            }
+        }
+        let (request, pairs, stream, returns) =
+            (self.request, self.pairs, self.stream, self.returns);
+        let copy = || {
+            let queue = queue_of(number)?;
+            let copy = QueuedCopy {
+                request,
+                within_device: false,
+                pairs,
+                kept: Some(Box::new(kept)),
+            };
+            // SAFETY: the memory of all objects stays until the copy has run, as the table above
+            // says, and the producers were given the stream. Who uses it meanwhile on the CPU or on
+            // another stream races with the copy, as with every library that takes streams. No Rust
+            // reference points to it after the call.
+            unsafe { enqueue(&queue, stream, copy, returns) }
+        };
+        py.detach(copy).map_err(device_exception)?;
+        if let (Some(named), Returns::Enqueued) = (self.named_stream, returns) {
+            of_torch
+                .into_iter()
+                .try_for_each(|tensor| record_stream(tensor, named, stream))?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells PyTorch's allocator that a tensor is used on a stream.
+fn record_stream(
+    tensor: &Bound<'_, PyAny>,
+    named: &Bound<'_, PyAny>,
     stream: CallersStream,
 ) -> PyResult<()> {
-    let (direction, host_address) = match &host {
-        Host::Source(bytes) => (Direction::Gather, bytes.as_ptr() as u64),
-        Host::Destination(bytes) => (Direction::Scatter, bytes.as_ptr() as u64),
+    let py = tensor.py();
+    let stream = if named.hasattr(intern!(py, "cuda_stream"))? {
+        named.clone()
+    } else {
+        let keywords = PyDict::new(py);
+        keywords.set_item("device", tensor.getattr(intern!(py, "device"))?)?;
+        let class = py.import("torch.cuda")?.getattr("ExternalStream")?;
+        call(&class, (stream.handle() as usize,), Some(&keywords))?
     };
-    let access = match direction {
-        Direction::Gather => Access::Write,
-        Direction::Scatter => Access::Read,
-    };
-    let _borrow = Borrow::new(
-        device.address as usize,
-        device.bytes("device")?,
-        access,
-        "device",
-    )?;
-    let at = indices.on_device()?;
-    let brought: &[i64] = match indices {
-        Indices::Host(pairs) => pairs,
-        _ => &[],
-    };
-    let (number, device_address) = (device.device, device.address);
-    let copy = || {
-        let gpu = opened(number)?;
-        let buffer = DeviceBuffer::from_slice(&gpu, brought.as_bytes())?;
-        let pairs = match at {
-            Some(at) => at,
-            None => {
-                let count = brought.len() as u64 / 2;
-                PairsAt::interleaved(buffer.address(), IndexType::I64, &[count, 2])?
-            }
-        };
-        let request = Request {
-            direction,
-            spec,
-            host: host_address,
-            device: device_address,
-            pairs,
-            count: None,
-            map: None,
-            out_of_range: None,
-        };
-        // SAFETY: the host's bytes are borrowed until this function returns, mutably if they are
-        // written. The capsules keep the tensors' memory and outlive the function too. `buffer`
-        // lives in this closure, and the scope below ends when the copy is done. On the device the
-        // copy runs after the producers' pending work, because they were given the stream. No Rust
-        // reference points to a tensor's memory.
-        let copy = unsafe { RowCopy::from_request(&gpu, &request) }?;
-        // SAFETY: the stream belongs to the device's primary context and lives as long as this
-        // call. The Python caller guarantees that, as for every library that takes streams. If it
-        // is being captured, the driver rejects the scope's wait.
-        let stream = unsafe { Stream::borrowed(&gpu, stream.handle()) };
-        gpu.scope(|scope| scope.enqueue(&stream, &copy))
-    };
-    py.detach(copy).map_err(device_exception)
+    call_method(tensor, intern!(py, "record_stream"), (stream,)).map(drop)
 }
 
 /// Looks up keys in a table whose device tier is on the tensor's device. The rows go there, after
@@ -382,7 +455,7 @@ pub(crate) fn find_rows(
     }
     let stream = stream.handle() as usize;
     let find = || {
-        // SAFETY: as in `copy_rows`: the caller guarantees a stream of the device's primary context
+        // SAFETY: the Python caller guarantees a stream of the device's primary context
         // that outlives the call.
         let stream = unsafe { Stream::borrowed(&gpu, stream as *mut c_void) };
         stream.synchronize().map_err(device_exception)?;

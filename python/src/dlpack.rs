@@ -171,6 +171,11 @@ impl<'py> Exported<'py> {
         self.data as u64
     }
 
+    /// What keeps the memory allocated.
+    pub(crate) fn keep(&self) -> Py<PyAny> {
+        self.capsule.clone().into_any().unbind()
+    }
+
     /// Whether the elements lie one after the other.
     pub(crate) fn is_contiguous(&self) -> bool {
         let Some(strides) = &self.strides else {

@@ -3,18 +3,18 @@
 use std::num::NonZeroUsize;
 
 use forerun::gpu::gather::cpu::{self, CopyOptions, CpuOptions};
-use forerun::gpu::gather::{Absent, CopySpec};
+use forerun::gpu::gather::{Absent, Direction, KernelChoice};
 use forerun::gpu::{DeviceInfo, Gpu};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::cuda::{CallersStream, Host, Indices, Tensor, copy_rows, stream_of};
+use crate::cuda::{Returns, queue_of};
+use crate::device_rows::{OnDevice, Words, dense, extents};
 use crate::dlpack::is_on_cuda;
-use crate::errors::{gather_exception, invalid, unknown};
+use crate::errors::{device_exception, gather_exception, invalid, unknown};
 use crate::numeric_arguments;
-use crate::pairs::{Given, two_of};
+use crate::pairs::Given;
 use crate::rows::{readable_rows, writable_rows};
-use crate::versions::count_change;
 
 /// The result of a row copy.
 #[pyclass(frozen, get_all, eq, module = "forerun")]
@@ -54,13 +54,6 @@ fn parse_options(absent: &str, threads: usize) -> PyResult<(Absent, NonZeroUsize
     Ok((absent, threads))
 }
 
-/// Which of the two arrays is the host's.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Gather,
-    Scatter,
-}
-
 /// The two sides of a copy and its arguments.
 struct Copy<'a, 'py> {
     direction: Direction,
@@ -70,6 +63,7 @@ struct Copy<'a, 'py> {
     absent: Absent,
     threads: NonZeroUsize,
     stream: Option<&'a Bound<'py, PyAny>>,
+    returns: Returns,
 }
 
 impl<'py> Copy<'_, 'py> {
@@ -81,7 +75,18 @@ impl<'py> Copy<'_, 'py> {
                     "`threads` is only for rows in CPU memory, but `device` is on a GPU",
                 ));
             }
-            return self.run_on_device(py).map(|()| None);
+            let copy = OnDevice {
+                direction: self.direction,
+                host: self.host,
+                device: self.device,
+                pairs: self.pairs,
+                absent: self.absent,
+                stream: self.stream,
+                returns: self.returns,
+                kernel: KernelChoice::default(),
+                words: Words::default(),
+            };
+            return copy.run(py).map(|()| None);
         }
         if self.stream.is_some() {
             return Err(invalid(
@@ -89,19 +94,6 @@ impl<'py> Copy<'_, 'py> {
             ));
         }
         self.run_on_host(py).map(Some)
-    }
-
-    fn spec(
-        &self,
-        [host_rows, host_bytes]: [u64; 2],
-        [rows, bytes]: [u64; 2],
-    ) -> PyResult<CopySpec> {
-        if host_bytes != bytes {
-            return Err(invalid(format!(
-                "a row of `host` has {host_bytes} bytes, but one of `device` has {bytes}"
-            )));
-        }
-        Ok(CopySpec::dense(bytes, host_rows, rows).absent(self.absent))
     }
 
     fn run_on_host(self, py: Python<'py>) -> PyResult<CopyCounts> {
@@ -113,9 +105,10 @@ impl<'py> Copy<'_, 'py> {
         let mut to = writable_rows(destination, destination_name)?;
         let (from_shape, to_shape) = (extents(from.shape()), extents(to.shape()));
         let spec = match self.direction {
-            Direction::Gather => self.spec(from_shape, to_shape)?,
-            Direction::Scatter => self.spec(to_shape, from_shape)?,
+            Direction::Gather => dense(from_shape, to_shape)?,
+            Direction::Scatter => dense(to_shape, from_shape)?,
         };
+        let spec = spec.absent(self.absent);
         let pairs = given.pairs()?;
         let (from, to) = (from.as_slice()?, to.as_slice_mut()?);
         let options = CopyOptions::default().cpu(CpuOptions::default().threads(self.threads));
@@ -131,83 +124,18 @@ impl<'py> Copy<'_, 'py> {
             out_of_range: copied.out_of_range,
         })
     }
-
-    fn run_on_device(self, py: Python<'py>) -> PyResult<()> {
-        let stream = stream_of(self.stream, self.device)?;
-        let tensor = Tensor::new(self.device, "device", stream)?;
-        let (rows, bytes) = tensor.rows("device")?;
-        let (tensors, given);
-        let indices = match self.tensors_of_pairs(stream)? {
-            Some(found) => {
-                tensors = found;
-                match &tensors {
-                    (sources, Some(destinations)) => Indices::Split(sources, destinations),
-                    (pairs, None) => Indices::Pairs(pairs),
-                }
-            }
-            None => {
-                given = Given::new(self.pairs)?.interleaved()?;
-                Indices::Host(&given)
-            }
-        };
-        indices.expect_device(tensor.device)?;
-        if self.direction == Direction::Gather {
-            tensor.expect_writable("device")?;
-            count_change(self.device)?;
-        }
-        let device_shape = [rows, bytes];
-        match self.direction {
-            Direction::Gather => {
-                let host = readable_rows(self.host, "host")?;
-                let spec = self.spec(extents(host.shape()), device_shape)?;
-                let host = Host::Source(host.as_slice()?);
-                copy_rows(py, spec, host, &tensor, &indices, stream)
-            }
-            Direction::Scatter => {
-                let mut host = writable_rows(self.host, "host")?;
-                let spec = self.spec(extents(host.shape()), device_shape)?;
-                let host = Host::Destination(host.as_slice_mut()?);
-                copy_rows(py, spec, host, &tensor, &indices, stream)
-            }
-        }
-    }
-
-    /// The pairs, or sources and destinations, if they are tensors on a device.
-    fn tensors_of_pairs(
-        &self,
-        stream: CallersStream,
-    ) -> PyResult<Option<(Tensor<'py>, Option<Tensor<'py>>)>> {
-        let (first, second) = match two_of(self.pairs)? {
-            Some([sources, destinations]) => (sources, Some(destinations)),
-            None => (self.pairs.clone(), None),
-        };
-        let is_on_gpu = is_on_cuda(&first, "pairs")?;
-        if let Some(second) = &second
-            && is_on_cuda(second, "pairs")? != is_on_gpu
-        {
-            return Err(invalid(
-                "one of `pairs` is on a GPU and the other is not: both must be in the same place",
-            ));
-        }
-        if !is_on_gpu {
-            return Ok(None);
-        }
-        let tensor = |object| Tensor::new(object, "pairs", stream);
-        let second = second.as_ref().map(tensor).transpose()?;
-        Ok(Some((tensor(&first)?, second)))
-    }
-}
-
-/// Number of rows, and bytes per row.
-fn extents(shape: &[usize]) -> [u64; 2] {
-    [shape[0] as u64, shape[1] as u64]
 }
 
 /// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). The index -1
-/// means no row. If `device` is a tensor on a GPU, `host` must be pinned, the copy runs on `stream`
-/// (by default the current stream) instead of `threads`, and it is not counted.
+/// means no row. If `device` is a tensor on a GPU, `host` must be pinned, and the copy is put on
+/// `stream` (by default the current stream) and not counted here. With `wait`, the call returns when
+/// it has run.
 #[pyfunction]
-#[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None))]
+#[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None, wait=false))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the arguments of the Python function"
+)]
 pub(crate) fn gather(
     py: Python<'_>,
     host: &Bound<'_, PyAny>,
@@ -216,6 +144,7 @@ pub(crate) fn gather(
     absent: &str,
     #[pyo3(from_py_with = numeric_arguments::threads)] threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
+    wait: bool,
 ) -> PyResult<Option<CopyCounts>> {
     let (absent, threads) = parse_options(absent, threads)?;
     let direction = Direction::Gather;
@@ -227,6 +156,7 @@ pub(crate) fn gather(
         absent,
         threads,
         stream,
+        returns: Returns::of(wait),
     }
     .run(py)
 }
@@ -234,7 +164,11 @@ pub(crate) fn gather(
 /// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Otherwise like
 /// [`gather`].
 #[pyfunction]
-#[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1, stream=None))]
+#[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1, stream=None, wait=false))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the arguments of the Python function"
+)]
 pub(crate) fn scatter(
     py: Python<'_>,
     device: &Bound<'_, PyAny>,
@@ -243,6 +177,7 @@ pub(crate) fn scatter(
     absent: &str,
     #[pyo3(from_py_with = numeric_arguments::threads)] threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
+    wait: bool,
 ) -> PyResult<Option<CopyCounts>> {
     let (absent, threads) = parse_options(absent, threads)?;
     let direction = Direction::Scatter;
@@ -254,8 +189,21 @@ pub(crate) fn scatter(
         absent,
         threads,
         stream,
+        returns: Returns::of(wait),
     }
     .run(py)
+}
+
+/// How many indices were neither a row nor -1 in the copies on a GPU that have run: those of
+/// `gather`, `scatter`, `RowCopy` without a counter of its own, and `forerun.kvcacheio`.
+#[pyfunction]
+#[pyo3(signature = (device=0))]
+pub(crate) fn out_of_range_count(
+    py: Python<'_>,
+    #[pyo3(from_py_with = numeric_arguments::device)] device: usize,
+) -> PyResult<u64> {
+    let count = py.detach(|| queue_of(device)?.out_of_range());
+    count.map_err(device_exception)
 }
 
 /// Describes this machine: the CPU instruction set in use, and its GPUs, or why there are none.

@@ -30,6 +30,7 @@ mod copy_progress;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod cuda;
 mod db;
+mod device_rows;
 #[allow(unsafe_code, reason = "DLPack hands over a C structure")]
 mod dlpack;
 mod engine_handle;
@@ -64,6 +65,7 @@ mod pairs;
 mod python_calls;
 mod read_source;
 mod reader;
+mod row_copy;
 mod rows;
 mod shard_batch;
 mod snapshot;
@@ -100,7 +102,7 @@ mod module {
     #[pymodule_export]
     use crate::export::{Export, TableItems};
     #[pymodule_export]
-    use crate::gather::{CopyCounts, device_info, gather, scatter};
+    use crate::gather::{CopyCounts, device_info, gather, out_of_range_count, scatter};
     #[pymodule_export]
     use crate::host_rows::HostRows;
     #[pymodule_export]
@@ -111,6 +113,8 @@ mod module {
     use crate::keyspace::Keyspace;
     #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::row_copy::RowCopy;
     #[pymodule_export]
     use crate::snapshot::SnapshotView;
     #[pymodule_export]

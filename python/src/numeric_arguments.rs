@@ -57,6 +57,7 @@ pub(crate) mod backup {
 
 optional_integers! {
     background_threads: usize,
+    max_multiprocessors: u32,
     number: u64,
     ttl_seconds: u32,
 }

@@ -12,7 +12,6 @@ use pyo3::types::{PyList, PyTuple};
 use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned};
 use crate::borrows::{Access, Borrow};
 use crate::errors::{gather_exception, invalid, reworded};
-use crate::new_objects::{collected, with_room_for};
 use crate::python_calls::{call_method, call_numpy};
 
 /// An array of indices with 32 or 64 bits.
@@ -52,15 +51,6 @@ impl<'py> IndexArray<'py> {
         Ok(match self {
             IndexArray::Narrow { array, .. } => Indices::I32(array.as_slice()?),
             IndexArray::Wide { array, .. } => Indices::I64(array.as_slice()?),
-        })
-    }
-
-    fn wide(&self) -> PyResult<Vec<i64>> {
-        Ok(match self {
-            IndexArray::Narrow { array, .. } => {
-                collected(array.as_slice()?.iter().copied().map(i64::from))?
-            }
-            IndexArray::Wide { array, .. } => collected(array.as_slice()?.iter().copied())?,
         })
     }
 }
@@ -131,23 +121,6 @@ impl<'py> Given<'py> {
             }
         }
         .map_err(gather_exception)
-    }
-
-    /// An interleaved copy with 64 bits each.
-    pub(crate) fn interleaved(&self) -> PyResult<Vec<i64>> {
-        // Checks that both arrays have the same length.
-        self.pairs()?;
-        match self {
-            Given::Interleaved(both) => both.wide(),
-            Given::Split([sources, destinations]) => {
-                let (sources, destinations) = (sources.wide()?, destinations.wide()?);
-                let mut pairs = with_room_for(2 * sources.len())?;
-                for (source, destination) in sources.into_iter().zip(destinations) {
-                    pairs.extend([source, destination]);
-                }
-                Ok(pairs)
-            }
-        }
     }
 }
 

@@ -12,21 +12,22 @@
 //! takes a loop to check: the indices, and overlaps between arguments. Nothing is copied before all
 //! checks have passed.
 //!
-//! While a copy runs, `borrows.rs` knows its memory. Other copies may use the same pools.
+//! While a call runs, `borrows.rs` knows its memory. Other copies may use the same pools. A copy on a
+//! GPU may run after its call: then PyTorch's rules for streams hold, and the queue keeps the pinned
+//! tensors.
 
 use std::num::NonZeroUsize;
 
 use forerun::gpu::gather::cpu::{self, CpuOptions};
 use forerun::gpu::gather::{
-    CopySpec, Direction, IndexType, KnownMemory, Layers, Locate, MemoryType, PairsAt, Request,
-    RowCopy, RowLayout, RowPages, rows_that_fit,
+    CopyQueue, CopySpec, Direction, IndexType, Kept, KnownMemory, Layers, Locate, MemoryType,
+    PairsAt, QueuedCopy, QueuedPairs, Request, RowLayout, RowPages, rows_that_fit,
 };
-use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
+use forerun::gpu::{Gpu, GpuError};
 use pyo3::prelude::*;
-use zerocopy::IntoBytes;
 
 use crate::borrows::{Access, Borrow, Memory as Used};
-use crate::cuda::{CallersStream, opened, stream_of};
+use crate::cuda::{CallersStream, Returns, enqueue, queue_of, stream_of};
 use crate::errors::{device_exception, gather_exception, invalid};
 
 /// An address and its size in bytes, if it is known.
@@ -53,9 +54,20 @@ struct Span<'a> {
     start: u64,
     end: u64,
     access: Access,
+    /// The distance of its rows and the bytes of one, if it has nothing else.
+    rows: Option<(u64, u64)>,
 }
 
 impl Span<'_> {
+    /// Whether the rows of two views lie between each other, as the layers of a page-first pool do.
+    fn interleaves(&self, other: &Span<'_>) -> bool {
+        let (Some((distance, row_bytes)), true) = (self.rows, self.rows == other.rows) else {
+            return false;
+        };
+        let apart = self.start.abs_diff(other.start) % distance.max(1);
+        apart >= row_bytes && distance - apart >= row_bytes
+    }
+
     fn is_written(&self) -> bool {
         self.access == Access::WriteRows
     }
@@ -99,14 +111,17 @@ impl Side {
     }
 
     /// The memory of all arguments. Memory of unknown size is as long as its rows.
-    fn spans(&self, rows: u64, access: Access) -> impl Iterator<Item = Span<'_>> {
+    fn spans(&self, rows: u64, row_bytes: u64, access: Access) -> impl Iterator<Item = Span<'_>> {
         let unknown = rows.saturating_mul(self.stride_bytes);
+        let is_plain = self.offsets == [0] && self.pages.is_none();
+        let plain_rows = is_plain.then_some((self.stride_bytes, row_bytes));
         self.arguments.iter().flat_map(move |(name, memories)| {
             memories.iter().map(move |&(address, bytes)| Span {
                 argument: name,
                 start: address,
                 end: address.saturating_add(bytes.unwrap_or(unknown)),
                 access,
+                rows: plain_rows,
             })
         })
     }
@@ -127,7 +142,7 @@ fn expect_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<()> {
     for (at, one) in spans.iter().enumerate() {
         let near = spans[at + 1..].iter();
         for other in near.take_while(|other| other.start < one.end) {
-            if !(one.is_written() || other.is_written()) {
+            if !(one.is_written() || other.is_written()) || one.interleaves(other) {
                 continue;
             }
             let (written, other) = if one.is_written() {
@@ -253,8 +268,10 @@ impl Transfer {
     }
 
     fn spans(&self, rows: [u64; 2]) -> impl Iterator<Item = Span<'_>> {
-        let source = self.source.spans(rows[0], Access::ReadRows);
-        source.chain(self.destination.spans(rows[1], Access::WriteRows))
+        let row_bytes = self.row_bytes;
+        let source = self.source.spans(rows[0], row_bytes, Access::ReadRows);
+        let destination = &self.destination;
+        source.chain(destination.spans(rows[1], row_bytes, Access::WriteRows))
     }
 
     fn on_cpu(
@@ -273,6 +290,7 @@ impl Transfer {
             end: indices.indices.as_ptr() as u64 + size_of_val(indices.indices) as u64,
             // Only read access: Rust references to the indices exist.
             access: Access::Read,
+            rows: None,
         });
         let _borrow = borrowed_apart(self.spans(rows).chain(indices))?;
         let mut memory = KnownMemory::default();
@@ -304,77 +322,89 @@ impl Transfer {
         borrowed_apart(self.spans(rows))
     }
 
-    /// The number of rows on each side. If a side's size is unknown, it is what the indices need,
+    /// The number of rows on each side. If a side's size is unknown, it is what its indices need,
     /// or, if these are on the device, what fits into its allocation.
-    fn rows_on(&self, gpu: &Gpu, indices: Option<[&Indices<'_>; 2]>) -> PyResult<[u64; 2]> {
+    fn rows_on(&self, gpu: &Gpu, indices: [Option<&Indices<'_>>; 2]) -> PyResult<[u64; 2]> {
         let (source, destination) = (self.source.addresses(), self.destination.addresses());
         // Sources may overlap each other. What is written overlaps nothing.
         let all = [&source[..], &destination[..]].concat();
-        let fit = |side: &Side, addresses: &[u64], neighbours: &[u64]| match side.rows {
-            Some(rows) => Ok(rows),
-            None => rows_that_fit(addresses, side.stride_bytes, neighbours, gpu),
-        };
-        let sources = fit(&self.source, &source, &destination).map_err(gather_exception)?;
-        let destinations = fit(&self.destination, &destination, &all).map_err(gather_exception)?;
-        match indices {
-            None => Ok([sources, destinations]),
-            Some([from, to]) => Ok([
-                from.rows_of(&self.source, Some(sources))?,
-                to.rows_of(&self.destination, Some(destinations))?,
-            ]),
-        }
+        let rows =
+            |side: &Side, addresses: &[u64], neighbours: &[u64], indices: Option<&Indices<'_>>| {
+                let fit = match side.rows {
+                    Some(rows) => rows,
+                    None => rows_that_fit(addresses, side.stride_bytes, neighbours, gpu)
+                        .map_err(gather_exception)?,
+                };
+                indices.map_or(Ok(fit), |indices| indices.rows_of(side, Some(fit)))
+            };
+        let [of_sources, of_destinations] = indices;
+        Ok([
+            rows(&self.source, &source, &destination, of_sources)?,
+            rows(&self.destination, &destination, &all, of_destinations)?,
+        ])
     }
 
-    /// Copies on a device and waits for the stream.
-    fn on_device(
+    /// Puts a copy on a stream.
+    ///
+    /// # Safety
+    /// That of [`enqueue`].
+    unsafe fn on_device(
         &self,
-        gpu: &Gpu,
+        queue: &CopyQueue,
         stream: CallersStream,
         rows: [u64; 2],
-        pairs: PairsAt,
+        (pairs, queued): (PairsAt, QueuedPairs<'_>),
+        kept: Option<Py<PyAny>>,
     ) -> Result<(), GpuError> {
-        if pairs.count == 0 || rows.contains(&0) {
-            // No pair has a row on both sides, and empty tensors have no address.
-            return Ok(());
-        }
         let is_on_device = |side: &Side| {
             let first = side.starts().first().copied().unwrap_or(0);
-            Ok::<_, GpuError>(matches!(
-                gpu.locate(first)?.memory,
-                MemoryType::Device { .. }
-            ))
+            let memory = queue.gpu().locate(first)?.memory;
+            Ok::<_, GpuError>(matches!(memory, MemoryType::Device { .. }))
         };
         let direction = if is_on_device(&self.source)? {
             Direction::Scatter
         } else {
             Direction::Gather
         };
-        let within = direction == Direction::Scatter && is_on_device(&self.destination)?;
-        let request = self.request(direction, rows, pairs);
-        let copy = if within {
-            // SAFETY: the caller of `_transfer_rows` guarantees that the memory exists until the
-            // call returns, and the scope below ends when the copy is done.
-            unsafe { RowCopy::within_device(gpu, &request) }?
-        } else {
-            // SAFETY: as above.
-            unsafe { RowCopy::from_request(gpu, &request) }?
+        let within_device = direction == Direction::Scatter && is_on_device(&self.destination)?;
+        let copy = QueuedCopy {
+            request: self.request(direction, rows, pairs),
+            within_device,
+            pairs: queued,
+            kept: kept.map(|kept| Box::new(kept) as Kept),
         };
-        // SAFETY: the stream is PyTorch's current one, which belongs to the device's primary
-        // context and outlives the call. If it is being captured, the driver rejects the wait.
-        let stream = unsafe { Stream::borrowed(gpu, stream.handle()) };
-        gpu.scope(|scope| scope.enqueue(&stream, &copy))
+        // SAFETY: as the caller guarantees.
+        unsafe { enqueue(queue, stream, copy, Returns::Enqueued) }
     }
 }
 
-/// Copies rows between two sides, by indices of 64 bits that are given by address and number. With
-/// a `stream`, the copy runs there, on the CUDA device numbered `device`; the indices are on that
-/// device if `indices_on_device`. Without one, everything is in CPU memory.
+/// Indices on a device or in CPU memory: address, number, and bytes of each if on the device.
+type IndicesAt = (u64, usize, Option<u64>);
+
+/// Indices of 64 bits in CPU memory, or `None` if they are on a device.
 ///
-/// The addresses are trusted: the memory must exist until the call returns.
+/// # Safety
+/// That of [`Indices::at`].
+unsafe fn on_cpu<'a>(
+    argument: &'static str,
+    (address, count, on_device): IndicesAt,
+) -> PyResult<Option<Indices<'a>>> {
+    match on_device {
+        Some(_) => Ok(None),
+        // SAFETY: as the caller guarantees.
+        None => unsafe { Indices::at(argument, (address, count)) }.map(Some),
+    }
+}
+
+/// Copies rows between two sides, by indices that are given by address and number. With a `stream`,
+/// the copy is put there, on the CUDA device numbered `device`. `kept` stays alive until it has run.
+/// Without one, everything is in CPU memory.
+///
+/// The addresses are trusted: the memory must exist until the copy has run.
 #[pyfunction]
 #[pyo3(signature = (
     source, destination, row_bytes, source_indices, destination_indices, threads, device, stream,
-    indices_on_device
+    kept
 ))]
 #[expect(
     clippy::too_many_arguments,
@@ -385,12 +415,12 @@ pub(crate) fn _transfer_rows(
     source: Side,
     destination: Side,
     row_bytes: u64,
-    source_indices: (u64, usize),
-    destination_indices: (u64, usize),
+    source_indices: IndicesAt,
+    destination_indices: IndicesAt,
     threads: usize,
     device: usize,
     stream: Option<&Bound<'_, PyAny>>,
-    indices_on_device: bool,
+    kept: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     let transfer = Transfer {
         source,
@@ -406,39 +436,54 @@ pub(crate) fn _transfer_rows(
             Some(_) => Some(transfer.borrow_known()?),
             None => None,
         };
-        if let (Some(stream), true) = (stream, indices_on_device) {
-            let at = |(address, count): (u64, usize)| (address, count as u64);
-            let (sources, destinations) = (at(source_indices), at(destination_indices));
-            let pairs = PairsAt::split(IndexType::I64, sources, destinations);
-            let pairs = pairs.map_err(gather_exception)?;
-            let gpu = opened(device).map_err(device_exception)?;
-            let rows = transfer.rows_on(&gpu, None)?;
-            return transfer
-                .on_device(&gpu, stream, rows, pairs)
-                .map_err(device_exception);
-        }
         // SAFETY: `forerun/kvcacheio.py` passes the memory of tensors that it holds. A caller who
         // changes them meanwhile races with the copy, as with PyTorch's own functions.
-        let sources = unsafe { Indices::at("src_indices", source_indices) }?;
+        let sources = unsafe { on_cpu("src_indices", source_indices) }?;
         // SAFETY: as above.
-        let destinations = unsafe { Indices::at("dst_indices", destination_indices) }?;
+        let destinations = unsafe { on_cpu("dst_indices", destination_indices) }?;
         let Some(stream) = stream else {
+            let (Some(sources), Some(destinations)) = (&sources, &destinations) else {
+                return Err(invalid("indices on a GPU need a stream"));
+            };
             let options = CpuOptions::default().threads(threads);
-            return transfer.on_cpu(&sources, &destinations, options);
+            return transfer.on_cpu(sources, destinations, options);
         };
-        let gpu = opened(device).map_err(device_exception)?;
-        let rows = transfer.rows_on(&gpu, Some([&sources, &destinations]))?;
-        let copy = || {
-            let both = [sources.indices, destinations.indices].concat();
-            let buffer = DeviceBuffer::from_slice(&gpu, both.as_bytes())?;
-            let (first, count) = (buffer.address(), sources.indices.len() as u64);
-            let second = (
-                first + size_of_val(sources.indices) as u64,
-                destinations.indices.len() as u64,
-            );
-            let pairs = PairsAt::split(IndexType::I64, (first, count), second)?;
-            transfer.on_device(&gpu, stream, rows, pairs)
-        };
-        copy().map_err(device_exception)
+        let queue = queue_of(device).map_err(device_exception)?;
+        let rows = transfer.rows_on(queue.gpu(), [sources.as_ref(), destinations.as_ref()])?;
+        if source_indices.1 == 0 || rows.contains(&0) {
+            // No pair has a row on both sides, and empty tensors have no address.
+            return Ok(());
+        }
+        let pairs = pairs_of(
+            (source_indices, sources.as_ref()),
+            (destination_indices, destinations.as_ref()),
+        )?;
+        // SAFETY: the caller's tensors exist until the copy has run: PyTorch reuses a tensor's memory
+        // in the order of its streams, and the queue keeps what is pinned. The stream is PyTorch's
+        // current one, of the primary context.
+        unsafe { transfer.on_device(&queue, stream, rows, pairs, kept) }.map_err(device_exception)
     })
+}
+
+/// The pairs of two arrays of indices, each of which is on the device or in CPU memory.
+fn pairs_of<'a>(
+    (source, sources): (IndicesAt, Option<&Indices<'a>>),
+    (destination, destinations): (IndicesAt, Option<&Indices<'a>>),
+) -> PyResult<(PairsAt, QueuedPairs<'a>)> {
+    let integer = match source.2.or(destination.2) {
+        Some(4) => IndexType::I32,
+        _ => IndexType::I64,
+    };
+    let at = |(address, count, _): IndicesAt| (address, count as u64);
+    let pairs = PairsAt::split(integer, at(source), at(destination)).map_err(gather_exception)?;
+    let words = |given: &Indices<'a>| cpu::Indices::I64(given.indices);
+    let queued = match (sources, destinations) {
+        (None, None) => QueuedPairs::Reached,
+        (Some(sources), None) => QueuedPairs::CopiedSources(words(sources)),
+        (None, Some(destinations)) => QueuedPairs::CopiedDestinations(words(destinations)),
+        (Some(sources), Some(destinations)) => QueuedPairs::Copied(
+            cpu::Pairs::split(words(sources), words(destinations)).map_err(gather_exception)?,
+        ),
+    };
+    Ok((pairs, queued))
 }

@@ -156,3 +156,20 @@ def test_the_machine_is_described():
     info = forerun.device_info()
     assert info["isa"]
     assert bool(info["gpus"]) != bool(info["no_gpu_because"])
+
+
+def test_a_row_copy_is_prepared_without_a_gpu_and_refuses_cpu_memory():
+    rows, pairs = np.zeros((3, 2), np.float32), np.zeros((1, 2), np.int32)
+    for limit in (1, 16, None):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="`device` must be on a GPU"):
+            forerun.RowCopy(limit)(rows, rows.copy(), None, pairs)
+    for arguments, words in [
+        ({"max_multiprocessors": 0}, "`max_multiprocessors` must be at least 1"),
+        ({"max_multiprocessors": -1}, "`max_multiprocessors` must be an integer from 0"),
+        ({"version": "v9"}, "`version` must be one of v5-r1.*v9"),
+        ({"version": 5}, "`version` must be one of v5-r1"),
+        ({"version": "v2"}, "only in builds with the feature `study`"),
+    ]:
+        with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
+            forerun.RowCopy(**arguments)
+    forerun.RowCopy(16, "v5-r2")

@@ -35,6 +35,7 @@ def handles(tmp_path):
         "CacheItems": iter(cache.items()),
         "Client": forerun.Client("127.0.0.1:1"),
         "CopyCounts": forerun.gather(rows, rows.copy(), np.zeros((1, 2), np.int64)),
+        "RowCopy": forerun.RowCopy(),
     }
     backups.close()
     db.close()
@@ -151,6 +152,7 @@ def test_a_repr_tells_what_the_object_is_and_never_an_address(tmp_path, handles)
         "BackupVerifyReport": "backups=1.*",
         "RemovedBackups": "backups=.*",
         "CopyCounts": "rows=1.*",
+        "RowCopy": "max_multiprocessors=16, version=None",
     }
     assert set(expected) == set(handles)
     for name, handle in handles.items():

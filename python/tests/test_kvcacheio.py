@@ -297,6 +297,26 @@ def test_direct_functions_copy_pages_as_by_indexing(place, dtype, item, page_siz
         assert all(same(out, right) for out, right in zip(outs, wanted, strict=True))
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_of_views_and_indices_of_32_bits_are_copied_as_by_indexing(place, wide):
+    pool = source_at(place, random(torch.float16, 96, 3, 8))  # page-first: [token, layer, item]
+    layers = destination_at(place, random(torch.float16, 64, 2, 8))
+    rows, to = chosen(96, 50, 3), chosen(64, 50)
+    k, v = layers[:, 0].cpu(), layers[:, 1].cpu()
+    k = copied(k.contiguous(), pool[:, 2].cpu(), to, rows)
+    v = copied(v.contiguous(), pool[:, 0].cpu(), to, rows)
+    kvcacheio.transfer_kv_per_layer(
+        pool[:, 2], layers[:, 0], pool[:, 0], layers[:, 1], rows.int(), to if wide else to.int(), 16
+    )
+    assert same(layers[:, 0].contiguous(), k) and same(layers[:, 1].contiguous(), v)
+    views = [pool[:, layer] for layer in range(3)]
+    outs = [destination_at(place, random(torch.float16, 64, 8)) for _ in range(3)]
+    both = zip(outs, views, strict=True)
+    wanted = [copied(out.cpu(), view.cpu(), to, rows) for out, view in both]
+    kvcacheio.transfer_kv_all_layer_mla(views, outs, rows.int(), to.int(), 16, 3)
+    assert all(same(out, right) for out, right in zip(outs, wanted, strict=True))
+
+
 def test_several_threads_copy_what_one_copies():
     cache = Cache("cpu", torch.float32, (8, 32), layers=20, tokens=(600, 600))
     rows, to = chosen(600, 500), chosen(600, 500)
@@ -436,3 +456,44 @@ def test_empty_tensors_and_indices_are_copied_on_a_gpu():
     kvcacheio.transfer_kv_per_layer_mla(empty, pool, one, one, 32)
     kvcacheio.transfer_kv_per_layer_mla(pool, empty, one, one, 32)
     assert pool.sum() == 32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_a_layer_each_is_captured_in_one_graph():
+    pool = random(torch.uint8, 60, 64, 656).pin_memory()
+    layers = torch.zeros(60, 64, 656, dtype=torch.uint8, device="cuda")
+    rows, to = torch.arange(64, device="cuda"), torch.arange(64, device="cuda")
+
+    def load():
+        for layer in range(60):
+            kvcacheio.transfer_kv_per_layer_mla(pool[layer], layers[layer], rows, to, 656)
+
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        load()
+    stream.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        load()
+    layers.zero_()
+    rows.copy_(torch.randperm(64))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert same(layers, pool[:, rows.cpu()])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_temporary_memory_stays_until_a_late_copy_has_run():
+    pool = torch.zeros(64, 1 << 16, dtype=torch.uint8, device="cuda")
+    index, stream = torch.arange(64, device="cuda"), torch.cuda.Stream()
+    kvcacheio.transfer_kv_per_layer_mla(pool.cpu().pin_memory(), pool, index, index, 1 << 16)
+    torch.cuda.synchronize()
+    for value in range(1, 20):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(10_000_000)
+            source = torch.full((64, 1 << 16), value, dtype=torch.uint8).pin_memory()
+            kvcacheio.transfer_kv_per_layer_mla(source, pool, index + 0, index + 0, 1 << 16)
+            del source
+            torch.zeros(64, 1 << 16, dtype=torch.uint8).pin_memory()
+        torch.full((64,), 1 << 40, device="cuda")
+        stream.synchronize()
+        assert (pool == value).all()

@@ -17,6 +17,11 @@ def negated(tensor):
     return view
 
 
+def apart(rows, columns):
+    """A view of rows with a gap after each."""
+    return torch.zeros(rows, columns, dtype=torch.float16)[:, :4]
+
+
 def traced(*shape):
     """A tensor that only traces a program."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -110,7 +115,10 @@ def pages(indices, pools=None, layers=None, layer_id=0, page_size=2):
         (layer(src_indices=negated(INDEX)), "`src_indices` is a view whose values differ"),
         (layer(src=traced(10, 4)), "`src` has no memory"),
         (layer(dst=traced(6, 4)), "`dst` has no memory"),
-        (layer(src_indices=INDEX.int()), "`src_indices` must be of int64, not torch.int32"),
+        (layer(src_indices=INDEX.short()), "`src_indices` must be of int32 or int64, not torch.i"),
+        (layer(dst=apart(6, 8)[:, :3]), "`dst` is a view with rows of 6 bytes, but `item_size`"),
+        (layer(dst=apart(1, 4).expand(6, 4)), "`dst` must be contiguous"),
+        (with_kv(dst_v=apart(10, 8)), "`dst_k` and `dst_v` must have the same distance of rows"),
         (layer(dst_indices=INDEX[::2]), "must have the same length, not 2 and 1"),
         (layer(dst_indices=torch.arange(8)[::4]), "`dst_indices` must be contiguous"),
         (

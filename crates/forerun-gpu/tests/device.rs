@@ -5,8 +5,8 @@
 mod race;
 
 use forerun_gpu::gather::{
-    CopySpec, DeviceCopyOptions, Direction, GatherError, IndexType, Operand, PairsAt, Request,
-    RowCopy, RowLayout, Side,
+    BATCH_ROW_BYTES_MIN, CopyQueue, CopySpec, DeviceCopyOptions, Direction, GatherError, IndexType,
+    Layers, Operand, PairsAt, QueuedCopy, QueuedPairs, Request, RowCopy, RowLayout, Side, cpu,
 };
 use forerun_gpu::gather::{DevicePairs, copy_within_device, gather, scatter};
 use forerun_gpu::table::{
@@ -200,6 +200,69 @@ fn rows_move_within_the_device() -> Result<(), GpuError> {
         matches!(refused, GpuError::Refused(GatherError::Overlap { .. })),
         "{refused}"
     );
+    Ok(())
+}
+
+/// Many calls in flight, each with indices that are gone when the copy runs, and layers that need a
+/// table; rows for a kernel and for the copy engine.
+#[test]
+fn queued_copies_are_right_though_no_call_waits() -> Result<(), GpuError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let queue = CopyQueue::new(&gpu)?;
+    let stream = Stream::new(&gpu)?;
+    for row_bytes in [656, BATCH_ROW_BYTES_MIN] {
+        let (rows, layers) = (64u64, 5u64);
+        let bytes = (row_bytes * rows * layers) as usize;
+        let mut host = PinnedBuffer::new(&gpu, bytes)?;
+        let pattern = host.as_mut_slice().iter_mut().enumerate();
+        pattern.for_each(|(at, byte)| *byte = (at * 31 / 7) as u8);
+        let device = DeviceBuffer::from_slice(&gpu, &vec![0; bytes])?;
+        let back = PinnedBuffer::new(&gpu, bytes)?;
+        let order = [0, 3, 1, 4, 2].map(|layer| layer * row_bytes * rows);
+        let layout = RowLayout::dense(rows, row_bytes).layers(Layers::Table {
+            offsets_bytes: order.to_vec(),
+        });
+        let enqueue = |direction, host: &PinnedBuffer, pair: [i64; 2]| {
+            let pairs = cpu::Pairs::interleaved(cpu::Indices::I64(&pair))?;
+            let request = Request {
+                direction,
+                spec: CopySpec::dense(row_bytes, 0, 0)
+                    .layers(layers as u32)
+                    .host(layout.clone())
+                    .device(layout.clone()),
+                host: host.address(),
+                device: device.address(),
+                pairs: PairsAt::interleaved(0, IndexType::I64, &[0, 2])?,
+                count: None,
+                map: None,
+                out_of_range: None,
+            };
+            let copy = QueuedCopy {
+                request,
+                within_device: false,
+                pairs: QueuedPairs::Copied(pairs),
+                kept: None,
+            };
+            // SAFETY: all buffers outlive the wait below, and nothing reads them before it.
+            unsafe { queue.enqueue(&stream, copy) }
+        };
+        for row in 0..rows as i64 {
+            let place = (row * 13 + 5) % rows as i64;
+            enqueue(Direction::Gather, &host, [row, place])?;
+            enqueue(Direction::Scatter, &back, [place, rows as i64 - 1 - row])?;
+        }
+        enqueue(Direction::Gather, &host, [rows as i64, 0])?;
+        stream.synchronize()?;
+        let at = |layer: u64, row: u64| ((layer * rows + row) * row_bytes) as usize;
+        for (layer, row) in (0..layers).flat_map(|layer| (0..rows).map(move |row| (layer, row))) {
+            let there = &back.as_slice()[at(layer, rows - 1 - row)..][..row_bytes as usize];
+            assert_eq!(
+                there,
+                &host.as_slice()[at(layer, row)..][..row_bytes as usize]
+            );
+        }
+    }
+    assert_eq!(queue.out_of_range()?, 2 * 5);
     Ok(())
 }
 

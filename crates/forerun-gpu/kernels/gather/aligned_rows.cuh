@@ -13,7 +13,8 @@
 // unit at a time at the row's own offset.
 //
 // Indices: lane l of a warp resolves row l of its group, and the other lanes get it by shuffle. The
-// indices of the next group are requested before this group's rows, so that they arrive together.
+// indices of the next group are requested before this group's rows, so that they arrive together. So
+// is row 0 of its layer, if that is another one: tables and indices may be in host memory.
 //
 // Shifting lanes to a line boundary comes from zero-copy graph traversal (EMOGI, VLDB 2020).
 #pragma once
@@ -77,14 +78,18 @@ template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void aligned_rows(const 
 
     Walk walk(warp_in_grid(), (n + ROWS - 1) / ROWS, p.layers);
     PairWords words = words_of_lane(walk);
+    LayerStart next = {};
+    if (walk.more()) next = layer_of(p, walk.layer);
     while (walk.more()) {
         const u32 layer = walk.layer;
+        const LayerStart here = next;
         const Pair mine = pair_of(p, words);
         walk.advance(warps_in_grid());
         words = words_of_lane(walk);
+        if (walk.more() && walk.layer != layer) next = layer_of(p, walk.layer);
 
         // Lanes beyond ROWS hold no pair and count nothing.
-        const Row resolved = row_of(p, layer, mine, true);
+        const Row resolved = row_of(p, here, mine, true);
         Row rows[ROWS];
 #pragma unroll
         for (u32 r = 0; r < ROWS; ++r) {

@@ -110,7 +110,7 @@ FORERUN_DEVICE void bulk_rows(const GatherParams& p) {
     for (; walk.more(); walk.advance(warps_in_grid())) {
         const u64 i = walk.item * warp_lanes + lane;
         const Pair pair = i < n ? pair_at(p, walk.layer, i) : pair_of(p, no_pair_words);
-        const Row row = row_of(p, walk.layer, pair, true);
+        const Row row = row_of(p, layer_of(p, walk.layer), pair, true);
         const u32 starts = run_starts(p, row);
         const u32 copies = ballot(all_lanes, row.action == Action::copy);
 

@@ -70,8 +70,18 @@ FORERUN_DEVICE Pair pair_at(const GatherParams& p, u32 layer, u64 i) {
     return pair_of(p, pair_words(p, layer, i));
 }
 
+// Row 0 of a layer on both sides.
+struct LayerStart {
+    u64 source, destination;
+};
+
 FORERUN_DEVICE u64 layer_address(u64 base, u64 table, i64 step_bytes, u32 layer) {
     return table == 0 ? base + u64(i64(layer) * step_bytes) : load_global(at<u64>(table) + layer);
+}
+
+FORERUN_DEVICE LayerStart layer_of(const GatherParams& p, u32 layer) {
+    return {layer_address(p.source, p.source_table, p.source_layer_bytes, layer),
+            layer_address(p.destination, p.destination_table, p.destination_layer_bytes, layer)};
 }
 
 // The offset of an existing row in its layer. With pages, row numbers fit 32 bits, whose division
@@ -83,7 +93,7 @@ FORERUN_DEVICE u64 row_offset(u64 row, u64 stride_bytes, u32 page_rows, u64 page
 }
 
 // The request of a pair. `counts` is true for exactly one of the lanes that have the same pair.
-FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool counts) {
+FORERUN_DEVICE Row row_of(const GatherParams& p, LayerStart layer, Pair pair, bool counts) {
     // Converted to unsigned, negative indices are too large as well.
     const bool source_there = u64(pair.source) < p.source_rows;
     const bool destination_there = u64(pair.destination) < p.destination_rows;
@@ -95,14 +105,12 @@ FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool coun
     Row row = {0, 0, Action::none};
     if (destination_there && (source_there || p.absent == absent_zero)) {
         row.action = source_there ? Action::copy : Action::zero;
-        row.to =
-            layer_address(p.destination, p.destination_table, p.destination_layer_bytes, layer) +
-            row_offset(u64(pair.destination), p.destination_stride_bytes, p.destination_page_rows,
-                       p.destination_page_bytes);
+        row.to = layer.destination +
+                 row_offset(u64(pair.destination), p.destination_stride_bytes,
+                            p.destination_page_rows, p.destination_page_bytes);
         if (source_there) {
-            row.from = layer_address(p.source, p.source_table, p.source_layer_bytes, layer) +
-                       row_offset(u64(pair.source), p.source_stride_bytes, p.source_page_rows,
-                                  p.source_page_bytes);
+            row.from = layer.source + row_offset(u64(pair.source), p.source_stride_bytes,
+                                                 p.source_page_rows, p.source_page_bytes);
         }
     }
     return row;

@@ -13,7 +13,7 @@ template <u32 UNIT> FORERUN_DEVICE void thread_per_row(const GatherParams& p) {
     if (item >= n * p.layers) return;
     const u32 layer = u32(item / n);
     const Pair pair = pair_at(p, layer, item % n);
-    const Row row = row_of(p, layer, pair, true);
+    const Row row = row_of(p, layer_of(p, layer), pair, true);
     if (row.action == Action::none) return;
 
     auto* to = at<Unit<UNIT>>(row.to);

@@ -49,7 +49,7 @@ template <u32 UNIT> FORERUN_DEVICE void copy_loads_first(const GatherParams& p, 
 template <u32 UNIT, bool LOADS_FIRST>
 FORERUN_DEVICE void warp_does(const GatherParams& p, u32 layer, u64 i) {
     const Pair pair = pair_at(p, layer, i);
-    const Row row = row_of(p, layer, pair, lane_in_warp() == 0);
+    const Row row = row_of(p, layer_of(p, layer), pair, lane_in_warp() == 0);
     if (row.action == Action::zero) {
         zero_row<UNIT>(p, row);
     } else if (row.action == Action::copy) {

@@ -238,7 +238,10 @@ mod tests {
             assert_eq!(expected.into_string(), Ok(COMPILER.to_string()));
             assert_eq!(embedded((9, 0)).len(), 2);
         }
-        for code in [(8, 0), (9, 0), (12, 0), (13, 0)].into_iter().flat_map(embedded) {
+        for code in [(8, 0), (9, 0), (12, 0), (13, 0)]
+            .into_iter()
+            .flat_map(embedded)
+        {
             let major = CudaVersion(COMPILER.0 / 1000 * 1000);
             let expected = if code.image.starts_with(ELF) {
                 major

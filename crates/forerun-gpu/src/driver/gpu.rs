@@ -299,6 +299,9 @@ pub struct DeviceInfo {
     pub pci_address: String,
     /// The link to the host, if the system reports it.
     pub pcie: Option<PcieLink>,
+    /// Whether it reads the host's memory through the host's page tables, as a GPU that NVLink
+    /// connects to a Grace CPU does.
+    pub shares_page_tables: bool,
     /// The CUDA version that the driver supports.
     pub driver: CudaVersion,
 }
@@ -397,6 +400,9 @@ impl DeviceInfo {
             copy_engines: attribute(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
             pcie: PcieLink::read(Path::new("/sys/bus/pci/devices"), &pci_address),
             pci_address,
+            shares_page_tables: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+            )? != 0,
             driver,
         })
     }

@@ -9,6 +9,7 @@
 //!   pinned.rs         pinned and registered host memory
 //!   stream.rs         streams and events
 //!   graph.rs          commands captured once, replayed often
+//!   capture.rs        the graph that a stream is being captured into
 //!   scope.rs          commands for streams, and the scope that makes them safe
 //!   locate.rs         what the driver knows about an address
 //!   transfer.rs       contiguous copies, and the driver's batch of copies
@@ -26,6 +27,7 @@
 //! same time may mix each other's bytes, but do nothing worse.
 
 pub(crate) mod api;
+mod capture;
 mod device_memory;
 mod gpu;
 mod graph;
@@ -46,4 +48,5 @@ pub use pinned::{HostMemory, PinnedBuffer, Registered};
 pub(crate) use scope::sealed;
 pub use scope::{Command, Scope};
 pub use stream::{Event, Stream};
+pub(crate) use transfer::BatchCall;
 pub use transfer::{BatchTransfer, Piece, Transfer};

@@ -122,6 +122,13 @@ impl Stream {
         self.handle
     }
 
+    /// Whether it is the device's legacy default stream, on which some calls are not possible.
+    pub(crate) fn is_default(&self) -> bool {
+        /// `CU_STREAM_LEGACY`, another name of the default stream.
+        const LEGACY: usize = 1;
+        self.handle.is_null() || self.handle.addr() == LEGACY
+    }
+
     /// Checks that `gpu` is the stream's device.
     pub(crate) fn expect(&self, gpu: &Gpu, what: &'static str) -> Result<(), GpuError> {
         self.gpu.expect(gpu, what)
@@ -164,11 +171,20 @@ impl Event {
     /// # Errors
     /// The driver's error.
     pub fn new(gpu: &Gpu) -> Result<Event, GpuError> {
+        Event::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// Creates an event without a time, which costs the device less.
+    pub(crate) fn untimed(gpu: &Gpu) -> Result<Event, GpuError> {
+        Event::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with_flags(gpu: &Gpu, flags: sys::CUevent_flags) -> Result<Event, GpuError> {
         let _current = gpu.bind()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the device's context is current; the driver writes one handle.
         check("cuEventCreate", unsafe {
-            sys::cuEventCreate(&mut handle, sys::CUevent_flags::CU_EVENT_DEFAULT as u32)
+            sys::cuEventCreate(&mut handle, flags as u32)
         })?;
         Ok(Event {
             gpu: gpu.clone(),

@@ -147,14 +147,15 @@ type BatchV2 = unsafe extern "C" fn(
     CUstream,
 ) -> CUresult;
 
+/// The driver's function for many copies.
 #[derive(Clone, Copy)]
-enum BatchCall {
+pub(crate) enum BatchCall {
     V1(BatchV1),
     V2(BatchV2),
 }
 
 impl BatchCall {
-    fn find() -> Result<BatchCall, GpuError> {
+    pub(crate) fn find() -> Result<BatchCall, GpuError> {
         api::load()?;
         // SAFETY: this is the type in the driver's headers since 13.0.
         if let Ok(call) = unsafe { optional::<BatchV2>("cuMemcpyBatchAsync_v2") } {
@@ -162,6 +163,74 @@ impl BatchCall {
         }
         // SAFETY: this is the type in the driver's headers since 12.8.
         unsafe { optional::<BatchV1>("cuMemcpyBatchAsync") }.map(BatchCall::V1)
+    }
+
+    /// Enqueues the copies, of which none may be empty, on a stream that is neither the default
+    /// stream nor being captured. The lists may be dropped when it returns.
+    ///
+    /// # Safety
+    /// Each source and destination must be memory of so many bytes that the device reaches, and
+    /// obey the rules of [`Command::enqueue`]. The lists must be equally long.
+    pub(crate) unsafe fn enqueue(
+        self,
+        stream: &Stream,
+        destinations: &[u64],
+        sources: &[u64],
+        sizes: &[usize],
+    ) -> Result<(), GpuError> {
+        let _current = stream.gpu().bind()?;
+        let nowhere = sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
+            id: 0,
+        };
+        let mut attributes = CUmemcpyAttributes {
+            // Sources are read in stream order, as in any other copy.
+            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: nowhere,
+            dstLocHint: nowhere,
+            flags: 0,
+        };
+        // The single set of attributes applies from copy 0 on.
+        let mut first = 0usize;
+        let count = sizes.len();
+        // The driver only reads the lists; its C interface takes them as mutable.
+        let destinations = destinations.as_ptr().cast_mut();
+        let sources = sources.as_ptr().cast_mut();
+        let sizes = sizes.as_ptr().cast_mut();
+        let result = match self {
+            // SAFETY: three lists of `count` entries, and one set of attributes with its one start.
+            // The caller guarantees the ranges.
+            BatchCall::V2(call) => unsafe {
+                call(
+                    destinations,
+                    sources,
+                    sizes,
+                    count,
+                    &mut attributes,
+                    &mut first,
+                    1,
+                    stream.handle(),
+                )
+            },
+            BatchCall::V1(call) => {
+                let mut failed = 0usize;
+                // SAFETY: as above, with a place for the number of the copy that failed.
+                unsafe {
+                    call(
+                        destinations,
+                        sources,
+                        sizes,
+                        count,
+                        &mut attributes,
+                        &mut first,
+                        1,
+                        &mut failed,
+                        stream.handle(),
+                    )
+                }
+            }
+        };
+        check("cuMemcpyBatchAsync", result)
     }
 }
 
@@ -231,58 +300,11 @@ impl Command for BatchTransfer<'_> {
         if self.sizes.is_empty() {
             return Ok(());
         }
-        let _current = self.gpu.bind()?;
-        let nowhere = sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
-            id: 0,
-        };
-        let mut attributes = CUmemcpyAttributes {
-            // Sources are read in stream order, as in any other copy.
-            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-            srcLocHint: nowhere,
-            dstLocHint: nowhere,
-            flags: 0,
-        };
-        // The single set of attributes applies from copy 0 on.
-        let mut first = 0usize;
-        let count = self.sizes.len();
-        // The driver only reads the lists; its C interface takes them as mutable.
-        let destinations = self.destinations.as_ptr().cast_mut();
-        let sources = self.sources.as_ptr().cast_mut();
-        let sizes = self.sizes.as_ptr().cast_mut();
-        let result = match self.call {
-            // SAFETY: three lists of `count` entries, and one set of attributes with its one start.
-            // All ranges are inside buffers that the caller keeps alive.
-            BatchCall::V2(call) => unsafe {
-                call(
-                    destinations,
-                    sources,
-                    sizes,
-                    count,
-                    &mut attributes,
-                    &mut first,
-                    1,
-                    stream.handle(),
-                )
-            },
-            BatchCall::V1(call) => {
-                let mut failed = 0usize;
-                // SAFETY: as above, with a place for the number of the copy that failed.
-                unsafe {
-                    call(
-                        destinations,
-                        sources,
-                        sizes,
-                        count,
-                        &mut attributes,
-                        &mut first,
-                        1,
-                        &mut failed,
-                        stream.handle(),
-                    )
-                }
-            }
-        };
-        check("cuMemcpyBatchAsync", result)
+        // SAFETY: all ranges are inside buffers that the caller keeps alive, and the lists were
+        // made together.
+        unsafe {
+            self.call
+                .enqueue(stream, &self.destinations, &self.sources, &self.sizes)
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::gather_error::GatherError;
 use crate::memory_type::{MemoryType, PointerAttributes};
+use std::cell::RefCell;
 
 /// A source of locations: the driver, or a list of buffers.
 pub trait Locate {
@@ -49,5 +50,135 @@ impl Locate for KnownMemory {
                 range: None,
             },
         })
+    }
+}
+
+/// Answers from a list of buffers, otherwise from another source, which is asked once about each
+/// range of memory. It is for one request: memory may change between requests.
+pub(super) struct LocatedRanges<'a> {
+    known: &'a KnownMemory,
+    source: &'a dyn Locate,
+    /// Ranges that the source has reported, ascending, each with the attributes of its first byte.
+    found: RefCell<Vec<PointerAttributes>>,
+}
+
+impl<'a> LocatedRanges<'a> {
+    pub(super) fn new(known: &'a KnownMemory, source: &'a dyn Locate) -> LocatedRanges<'a> {
+        LocatedRanges {
+            known,
+            source,
+            found: RefCell::default(),
+        }
+    }
+}
+
+impl Locate for LocatedRanges<'_> {
+    fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
+        let known = self.known.locate(address)?;
+        if known
+            .range
+            .is_some_and(|(start, len)| address - start < len)
+        {
+            return Ok(known);
+        }
+        let mut found = self.found.borrow_mut();
+        let start_of = |at: &PointerAttributes| at.range.map_or(0, |(start, _)| start);
+        let after = found.partition_point(|at| start_of(at) <= address);
+        if let Some(at) = after.checked_sub(1).and_then(|at| found.get(at))
+            && let Some((start, len)) = at.range
+            && address - start < len
+        {
+            let device_address = at.device_address + (address - start);
+            return Ok(PointerAttributes {
+                device_address,
+                ..*at
+            });
+        }
+        let located = self.source.locate(address)?;
+        if let Some((start, _)) = located.range {
+            let device_address = located.device_address.wrapping_sub(address - start);
+            let first = PointerAttributes {
+                device_address,
+                ..located
+            };
+            found.insert(after, first);
+        }
+        Ok(located)
+    }
+}
+
+/// The end of the memory around an address. Device memory that was mapped piece by piece
+/// (`cuMemMap`, as PyTorch's expandable segments) may be reported piece by piece, so pieces of the
+/// same device that follow without a gap belong to it, up to `wanted`.
+pub(super) fn end_of(
+    memory: &dyn Locate,
+    at: &PointerAttributes,
+    (start, len): (u64, u64),
+    wanted: u64,
+) -> Result<u64, GatherError> {
+    let mut end = start.saturating_add(len);
+    while end < wanted && matches!(at.memory, MemoryType::Device { .. }) {
+        let next = memory.locate(end)?;
+        match next.range {
+            Some((start, len)) if start == end && len > 0 && next.memory == at.memory => {
+                end = end.saturating_add(len);
+            }
+            _ => break,
+        }
+    }
+    Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Counts the questions.
+    struct Counted(KnownMemory, Cell<usize>);
+
+    impl Locate for Counted {
+        fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
+            self.1.set(self.1.get() + 1);
+            self.0.locate(address)
+        }
+    }
+
+    #[test]
+    fn each_range_is_asked_for_once_and_answers_as_its_source_does() {
+        let mut source = Counted(KnownMemory::default(), Cell::new(0));
+        let device = MemoryType::Device { ordinal: 0 };
+        source.0.add(0x1000, 0x100, device, 0x1000);
+        source.0.add(0x1100, 0x100, device, 0x1100);
+        source.0.add(0x9000, 0x100, MemoryType::Pinned, 0x200);
+        let mut known = KnownMemory::default();
+        known.add(0x5000, 8, MemoryType::Pinned, 0x7000);
+        let ranges = LocatedRanges::new(&known, &source);
+        for address in [0x10f0, 0x1000, 0x1100, 0x11ff, 0x9010, 0x9000, 0x90ff] {
+            assert_eq!(ranges.locate(address), source.0.locate(address));
+        }
+        assert_eq!(source.1.get(), 3);
+        assert_eq!(ranges.locate(0x5004), known.locate(0x5004));
+        assert_eq!(source.1.get(), 3);
+        assert_eq!(ranges.locate(0x4000), source.0.locate(0x4000));
+    }
+
+    #[test]
+    fn pieces_of_one_device_without_a_gap_are_one_memory() {
+        let mut memory = KnownMemory::default();
+        let device = MemoryType::Device { ordinal: 0 };
+        memory.add(0x1000, 0x100, device, 0x1000);
+        memory.add(0x1100, 0x100, device, 0x1100);
+        memory.add(0x1200, 0x100, MemoryType::Device { ordinal: 1 }, 0x1200);
+        memory.add(0x2000, 0x100, MemoryType::Pinned, 0x2000);
+        memory.add(0x2100, 0x100, MemoryType::Pinned, 0x2100);
+        let end = |start: u64, wanted: u64| {
+            let at = memory.locate(start).unwrap();
+            end_of(&memory, &at, at.range.unwrap(), wanted).unwrap()
+        };
+        assert_eq!(end(0x1010, 0x1080), 0x1100);
+        assert_eq!(end(0x1010, 0x1180), 0x1200);
+        assert_eq!(end(0x1010, 0x1280), 0x1200);
+        assert_eq!(end(0x2010, 0x2180), 0x2100);
     }
 }

@@ -4,7 +4,7 @@
 //! be tested without a GPU. The CPU's reference follows the same rules, except for the kind of
 //! memory.
 
-use super::known_memory::Locate;
+use super::known_memory::{Locate, end_of};
 use super::layers;
 use super::params::{self, GatherParams};
 use super::plan::Work;
@@ -45,6 +45,8 @@ pub(crate) struct Checked {
     pub(crate) source_table: Vec<u64>,
     /// Row 0 of each layer if the destination's layers are in a table; otherwise empty.
     pub(crate) destination_table: Vec<u64>,
+    /// Whether both sides' rows are in the device's memory.
+    pub(crate) within_device: bool,
     /// Sizes and addresses that the unit must divide, with their names.
     pub(crate) divided: Vec<(String, u64)>,
 }
@@ -97,6 +99,7 @@ impl Checked {
                 .pairs
                 .count
                 .saturating_mul(request.spec.layers.into()),
+            within_device: self.within_device,
             divided: self.divided.clone(),
         }
     }
@@ -176,6 +179,7 @@ pub(crate) fn check(
         params,
         source_table: source.table,
         destination_table: destination.table,
+        within_device: matches!(target, Target::WithinDevice { .. }),
         divided: checker.divided,
     })
 }
@@ -425,7 +429,9 @@ impl Checker<'_> {
         let location = self.memory.locate(start)?;
         self.fits(part, start, &location)?;
         match location.range {
-            Some((memory_start, memory_len)) if end - memory_start > memory_len => {
+            Some((memory_start, memory_len))
+                if end_of(self.memory, &location, (memory_start, memory_len), end)? < end =>
+            {
                 return Err(GatherError::PastEnd {
                     part,
                     end,

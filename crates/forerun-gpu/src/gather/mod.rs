@@ -13,7 +13,8 @@
 //! | `request.rs`       | the description of a copy |
 //! | `launch_checks.rs` | checks of a request; `layers.rs`: overlapping layers; `known_memory.rs`: the kind of memory at an address; `unsized_rows.rs`: rows behind an address alone |
 //! | `plan.rs`          | which kernel runs; `params.rs` is its argument |
-//! | `op.rs`            | the copy, prepared once and launched often |
+//! | `op.rs`            | the copy, prepared once and launched often; `planned.rs`: its parts |
+//! | `copy_queue.rs`    | copies on the streams of others, which never wait; `piece_ring.rs`: their pinned memory |
 //! | `staging/`         | sends rows that others may write, through pieces of pinned memory |
 //! | `cpu/`             | the same on the CPU |
 //!
@@ -32,28 +33,33 @@
 //! - A launch neither allocates nor waits. If it is captured in a graph, each replay reads the
 //!   indices and counts that are in memory at that time.
 
+mod copy_queue;
 pub mod cpu;
 mod known_memory;
 mod launch_checks;
 mod layers;
 mod op;
 mod params;
+mod piece_ring;
 mod plan;
+mod planned;
 mod request;
 mod staging;
 mod unsized_rows;
 
-pub use crate::copy_version::{AccessWidth, UnknownAccessWidth};
-#[cfg(feature = "study")]
-pub use crate::copy_version::{KernelVersion, UnknownKernelVersion, units_of};
+pub use crate::copy_version::{
+    AccessWidth, KernelVersion, UnknownAccessWidth, UnknownKernelVersion, units_of,
+};
 pub use crate::gather_error::{GatherError, Operand, Side};
 pub use crate::memory_type::{MemoryType, PointerAttributes};
+pub use copy_queue::{BATCH_ROW_BYTES_MIN, CopyQueue, QueuedCopy, QueuedPairs};
 pub use known_memory::{KnownMemory, Locate};
 pub use launch_checks::{Target, check_request};
 pub use op::{
     DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, copy_within_device, gather,
     scatter,
 };
+pub use piece_ring::Kept;
 pub use plan::{DEFAULT_THREADS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{
     Absent, CopySpec, CountAt, Direction, IndexType, KernelChoice, Layers, MapAt, MapUpdate,

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   gather(host, device, spec, pairs, options)          one call of the driver each time
-//!     check -> plan -> kernel, tables of layers   ->   RowCopy: put on a stream, or captured in a graph
+//!     planned.rs, tables of layers on the device   ->   RowCopy: put on a stream, or captured in a graph
 //! ```
 
 use super::known_memory::{KnownMemory, Locate};
-use super::launch_checks::{Target, check};
-use super::params::GatherParams;
-use super::plan::{Plan, plan};
+use super::launch_checks::Target;
+use super::plan::Plan;
+use super::planned::Planned;
 use super::request::{CopySpec, CountAt, Direction, IndexType, MapAt, MapUpdate, PairsAt, Request};
-use crate::driver::{Command, DeviceBuffer, HostMemory, Kernel, Launch, Stream, sealed};
+use crate::driver::{Command, DeviceBuffer, HostMemory, Stream, sealed};
 use crate::gather_error::GatherError;
 use crate::memory_type::{MemoryType, PointerAttributes};
 use crate::{Gpu, GpuError};
@@ -295,10 +295,7 @@ fn prepare<'a>(
 
 /// A copy that is ready to launch: a [`Command`].
 pub struct RowCopy<'a> {
-    gpu: Gpu,
-    kernel: Option<Kernel>,
-    params: GatherParams,
-    plan: Plan,
+    planned: Planned,
     /// Tables of layers. The kernel reads them.
     _tables: Vec<DeviceBuffer>,
     _memory: PhantomData<&'a ()>,
@@ -351,48 +348,17 @@ impl RowCopy<'_> {
         memory: &dyn Locate,
         target: Target,
     ) -> Result<RowCopy<'a>, GpuError> {
-        let checked = check(request, memory, target)?;
-        let work = checked.work(request);
-        let plan = plan(&work, &request.spec.kernel, gpu.info())?;
-        let mut params = checked.params;
-        params.stage_bytes = plan.stage_bytes;
+        let mut planned = Planned::new(gpu, request, memory, target)?;
         let mut tables = Vec::new();
-        let mut place = |addresses: &[u64], first: &mut u64, step: &mut i64| {
-            if let Some(even) = even_step(addresses) {
-                (*first, *step) = (addresses[0], even);
-                return Ok(0);
-            }
-            let table = match addresses {
-                [] => return Ok(0),
-                _ => table(gpu, addresses)?,
-            };
+        planned.place_tables(|addresses| {
+            let bytes: Vec<u8> = addresses.iter().flat_map(|a| a.to_ne_bytes()).collect();
+            let table = DeviceBuffer::from_slice(gpu, &bytes)?;
             let address = table.address();
             tables.push(table);
             Ok::<_, GpuError>(address)
-        };
-        params.source_table = place(
-            &checked.source_table,
-            &mut params.source,
-            &mut params.source_layer_bytes,
-        )?;
-        params.destination_table = place(
-            &checked.destination_table,
-            &mut params.destination,
-            &mut params.destination_layer_bytes,
-        )?;
-        let kernel = match plan.blocks {
-            0 => None,
-            _ => Some(gpu.kernel(plan.kernel)?),
-        };
-        if let Some(kernel) = kernel.filter(|_| plan.shared_bytes > 48 << 10) {
-            let _current = gpu.bind()?;
-            kernel.allow_shared(gpu.shared_bytes_max()?)?;
-        }
+        })?;
         Ok(RowCopy {
-            gpu: gpu.clone(),
-            kernel,
-            params,
-            plan,
+            planned,
             _tables: tables,
             _memory: PhantomData,
         })
@@ -400,53 +366,29 @@ impl RowCopy<'_> {
 
     /// Which kernel runs, and why.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.planned.plan
     }
-}
-
-/// The step from each address to the next, if it is the same for all. Such layers need no table in
-/// device memory; the keys and the values of one layer never do.
-fn even_step(addresses: &[u64]) -> Option<i64> {
-    let (&first, rest) = addresses.split_first()?;
-    let step = rest.first().map_or(0, |second| second.wrapping_sub(first));
-    let is_even = |pair: &[u64]| pair[1].wrapping_sub(pair[0]) == step;
-    addresses.windows(2).all(is_even).then_some(step as i64)
-}
-
-fn table(gpu: &Gpu, addresses: &[u64]) -> Result<DeviceBuffer, GpuError> {
-    let bytes: Vec<u8> = addresses.iter().flat_map(|a| a.to_ne_bytes()).collect();
-    DeviceBuffer::from_slice(gpu, &bytes)
 }
 
 impl sealed::Sealed for RowCopy<'_> {}
 
 impl Command for RowCopy<'_> {
     fn gpu(&self) -> &Gpu {
-        &self.gpu
+        self.planned.gpu()
     }
 
     unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
-        stream.expect(&self.gpu, "the copy")?;
-        let Some(kernel) = self.kernel else {
-            return Ok(());
-        };
-        let launch = Launch {
-            blocks: self.plan.blocks,
-            threads: self.plan.threads,
-            shared_bytes: self.plan.shared_bytes,
-        };
-        // SAFETY: the argument has the kernel's layout, which both sides assert, and comes from
-        // `check`, which verified the place of everything it refers to. The kernel touches nothing
-        // else, whatever the indices are. The caller guarantees that the memory exists.
-        unsafe { kernel.launch(stream, launch, &self.params) }
+        stream.expect(self.gpu(), "the copy")?;
+        // SAFETY: the caller guarantees the memory, and the tables live as long as this value.
+        unsafe { self.planned.launch(stream) }
     }
 }
 
 impl fmt::Debug for RowCopy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RowCopy")
-            .field("params", &self.params)
-            .field("plan", &self.plan)
+            .field("params", &self.planned.params)
+            .field("plan", &self.planned.plan)
             .finish()
     }
 }
@@ -458,19 +400,5 @@ impl Locate for Gpu {
                 address,
                 text: error.to_string(),
             })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::even_step;
-
-    #[test]
-    fn layers_at_equal_distances_need_no_table() {
-        assert_eq!(even_step(&[]), None);
-        assert_eq!(even_step(&[7]), Some(0));
-        assert_eq!(even_step(&[100, 30]), Some(-70));
-        assert_eq!(even_step(&[30, 100, 170]), Some(70));
-        assert_eq!(even_step(&[30, 100, 171]), None);
     }
 }

@@ -3,8 +3,8 @@
 //! # The rule and its basis
 //! A block runs on one multiprocessor, so a launch of `b` blocks occupies at most `b` of them. A
 //! copy over the link needs enough bytes in flight: bandwidth times latency. At 55 GB/s and 1.3 us
-//! that is 72 KB. The rule uses [`IN_FLIGHT_BYTES`], nearly twice as much, because warps do not all
-//! wait at the same time.
+//! that is 72 KB. The rule uses nearly twice as much ([`IN_FLIGHT_BYTES`]), because warps do not all
+//! wait at the same time, and in proportion for other links.
 //!
 //! ```text
 //!   bytes in flight = blocks x warps per block x rows in flight per warp x bytes of a row (at most what a warp holds)
@@ -15,7 +15,8 @@
 //! eighth of those of a multiprocessor, so that they can run alongside blocks of other kernels: a
 //! larger block would wait for a multiprocessor with that much room. By default there are
 //! [`DEFAULT_THREADS`] threads in all. For short rows there are as many more blocks as reach the
-//! target, at most one per multiprocessor. On an H200, 32 blocks of 256 threads copy rows of 656
+//! target, at most one per multiprocessor. A copy within a device has no link to wait for, and takes
+//! all multiprocessors. On an H200, 32 blocks of 256 threads copy rows of 656
 //! bytes as fast as all multiprocessors do, and eight reach less than half that rate. With rows of
 //! 64 bytes, 32 blocks have 32 KiB in flight and reach less than half the rate of all
 //! multiprocessors; so the default for them is 128 blocks, which has not yet been run on a GPU.
@@ -32,9 +33,29 @@ pub const DEFAULT_THREADS: u32 = 8192;
 /// The default maximum number of blocks, for versions with even smaller blocks.
 const DEFAULT_BLOCKS_MAX: u32 = 32;
 
-/// Bytes that should be in flight at a time: nearly twice the 72 KB that keep a PCIe 5 link of 16
-/// lanes busy.
+/// Bytes that should be in flight at a time on a PCIe 5 link of 16 lanes, and on one of unknown
+/// speed: nearly twice the 72 KB that keep it busy. Other links have as much more or less as they
+/// are faster or slower: 256 KiB on PCIe 6, and 1 MiB on NVLink to a Grace CPU.
 pub const IN_FLIGHT_BYTES: u64 = 128 << 10;
+
+/// The bytes that should be in flight on the way from the host to a device.
+fn link_in_flight_bytes(device: &DeviceInfo) -> u64 {
+    /// Giga-transfers a second of all lanes, for [`IN_FLIGHT_BYTES`].
+    const PCIE_5_X16: f64 = 32.0 * 16.0;
+    if device.shares_page_tables {
+        // NVLink-C2C has 450 GB/s in each direction.
+        return 8 * IN_FLIGHT_BYTES;
+    }
+    let rate = device.pcie.as_ref().and_then(|link| {
+        let speed = link.speed_max.split_whitespace().next()?;
+        Some(speed.parse::<f64>().ok()? * f64::from(link.lanes))
+    });
+    let bytes = rate.map_or(IN_FLIGHT_BYTES as f64, |rate| {
+        IN_FLIGHT_BYTES as f64 * rate / PCIE_5_X16
+    });
+    // Half of it for PCIe 4; a link that reports less is not the one that the copy uses.
+    (bytes as u64).clamp(IN_FLIGHT_BYTES / 2, 8 * IN_FLIGHT_BYTES)
+}
 
 /// Lanes of a warp.
 const WARP: u64 = 32;
@@ -58,6 +79,8 @@ pub struct Work {
     pub row_bytes: u64,
     /// Rows of all layers together; an upper bound if the count is on the device.
     pub rows: u64,
+    /// Whether both sides are in the device's memory.
+    pub within_device: bool,
     /// The quantities that the unit must divide, with their names: the row, strides, addresses.
     pub divided: Vec<(String, u64)>,
 }
@@ -69,6 +92,7 @@ impl Work {
             direction,
             row_bytes,
             rows,
+            within_device: false,
             divided: vec![
                 (format!("the row of {row_bytes} bytes"), row_bytes),
                 (format!("the alignment of {aligned} bytes"), aligned),
@@ -145,6 +169,7 @@ impl fmt::Display for Plan {
 ///     copy_engines: 3,
 ///     pci_address: String::new(),
 ///     pcie: None,
+///     shares_page_tables: false,
 ///     driver: CudaVersion(13_000),
 /// };
 /// let rows = Work::new(Direction::Gather, 656, 262_144, 256);
@@ -172,10 +197,15 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
             });
         }
     }
+    let multiprocessors = match choice.version {
+        None if work.within_device => choice.multiprocessors.or(Some(device.multiprocessors)),
+        _ => choice.multiprocessors,
+    };
+    let target = link_in_flight_bytes(device);
     let cap_of = |entry: &KernelEntry, growth: Growth| {
         let default = (DEFAULT_THREADS / entry.threads).min(DEFAULT_BLOCKS_MAX);
-        let enough = || IN_FLIGHT_BYTES.div_ceil(in_flight_bytes(entry, work.row_bytes, 1).max(1));
-        let cap = match (choice.multiprocessors, growth) {
+        let enough = || target.div_ceil(in_flight_bytes(entry, work.row_bytes, 1).max(1));
+        let cap = match (multiprocessors, growth) {
             (Some(cap), _) => cap,
             (None, Growth::None) => default,
             (None, Growth::ForShortRows) => default.max(enough().min(u32::MAX.into()) as u32),
@@ -192,7 +222,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
             kernel_of(version, choice.unit, largest)?,
             "requested explicitly".into(),
         ),
-        None => default_kernel(work, choice.unit.unwrap_or(largest), cap_of)?,
+        None => default_kernel(work, choice.unit.unwrap_or(largest), target, cap_of)?,
     };
     let version = entry.version;
     if device.compute_capability < entry.capability {
@@ -223,7 +253,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
         .div_ceil(u64::from(entry.rows))
         .saturating_mul(version.threads_per_row())
         .div_ceil(threads);
-    let max = match choice.multiprocessors {
+    let max = match multiprocessors {
         // All multiprocessors, each as full as possible.
         Some(cap) if cap >= device.multiprocessors => {
             let fit = device.threads_per_multiprocessor / entry.threads;
@@ -296,13 +326,24 @@ enum Growth {
 fn default_kernel(
     work: &Work,
     unit: AccessWidth,
+    target: u64,
     cap_of: impl Fn(&KernelEntry, Growth) -> u32,
 ) -> Result<(&'static KernelEntry, String), GatherError> {
+    if work.within_device {
+        // The device's memory carries tens of times as much as a link.
+        let entry = kernel_of(KernelVersion::V5R2, Some(unit), unit)?;
+        let cap = cap_of(entry, Growth::None);
+        let why = format!(
+            "within the device, with the largest unit that fits, on {cap} of its \
+             multiprocessors"
+        );
+        return Ok((entry, why));
+    }
     let bytes_of =
         |entry, growth| in_flight_bytes(entry, work.row_bytes, cap_of(entry, growth).into());
     // Two rows per warp come before more blocks, which take multiprocessors from other kernels.
     let mut entry = kernel_of(KernelVersion::V5R1, Some(unit), unit)?;
-    if bytes_of(entry, Growth::None) < IN_FLIGHT_BYTES {
+    if bytes_of(entry, Growth::None) < target {
         entry = kernel_of(KernelVersion::V5R2, Some(unit), unit)?;
     }
     let bytes = bytes_of(entry, Growth::ForShortRows);
@@ -311,7 +352,7 @@ fn default_kernel(
         Direction::Gather => "reads",
         Direction::Scatter => "writes",
     };
-    let enough = if bytes >= IN_FLIGHT_BYTES {
+    let enough = if bytes >= target {
         "the fewest rows per warp that keep"
     } else {
         "the maximum of rows per warp, which still falls short of"
@@ -319,7 +360,7 @@ fn default_kernel(
     let why = format!(
         "{across} across the link begin on a line of 128 bytes, with the largest unit that fits \
          and {enough} {} KiB in flight from {cap} blocks",
-        IN_FLIGHT_BYTES >> 10
+        target >> 10
     );
     Ok((entry, why))
 }
@@ -346,206 +387,5 @@ fn stages(plan: &mut Plan, row_bytes: u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::CudaVersion;
-
-    fn device(capability: (u32, u32)) -> DeviceInfo {
-        DeviceInfo {
-            ordinal: 0,
-            name: "a device".into(),
-            compute_capability: capability,
-            multiprocessors: 132,
-            threads_per_multiprocessor: 2048,
-            memory_bytes: 1 << 36,
-            l2_bytes: 1 << 25,
-            copy_engines: 2,
-            pci_address: String::new(),
-            pcie: None,
-            driver: CudaVersion(13_000),
-        }
-    }
-
-    fn choose(work: &Work, choice: KernelChoice) -> Result<Plan, GatherError> {
-        plan(work, &choice, &device((9, 0)))
-    }
-
-    #[cfg(feature = "study")]
-    fn version(version: KernelVersion) -> KernelChoice {
-        KernelChoice::default().version(version)
-    }
-
-    #[test]
-    fn the_default_keeps_more_rows_in_flight_for_fewer_rows_or_blocks() {
-        let plan_of = |row_bytes, cap| {
-            let work = Work::new(Direction::Gather, row_bytes, 1 << 20, 4096);
-            let choice = KernelChoice {
-                multiprocessors: cap,
-                ..KernelChoice::default()
-            };
-            choose(&work, choice).unwrap()
-        };
-        assert_eq!(plan_of(656, None).version, KernelVersion::V5R1);
-        assert_eq!(plan_of(656, Some(16)).version, KernelVersion::V5R2);
-        assert_eq!(plan_of(64, None).version, KernelVersion::V5R2);
-        assert!(plan_of(64, Some(32)).why.contains("short of"));
-        assert!(!plan_of(656, Some(16)).why.contains("short of"));
-        let plan = plan_of(656, None);
-        assert!(plan.in_flight_bytes >= IN_FLIGHT_BYTES);
-        assert_eq!((plan.blocks, plan.unit), (32, AccessWidth::B16));
-        // A copy does not wait for a multiprocessor that is almost empty.
-        assert_eq!(plan.threads, 256);
-    }
-
-    #[test]
-    fn short_rows_get_more_blocks_until_enough_bytes_are_in_flight() {
-        // Of a device with 132 multiprocessors.
-        for (row_bytes, blocks) in [
-            (656, 32),
-            (512, 32),
-            (256, 32),
-            (200, 41),
-            (128, 64),
-            (64, 128),
-            (16, 132),
-            (1, 132),
-        ] {
-            let work = Work::new(Direction::Gather, row_bytes, 1 << 20, 4096);
-            let plan = choose(&work, KernelChoice::default()).unwrap();
-            assert_eq!(plan.blocks, blocks, "{row_bytes}: {plan}");
-            let enough = plan.in_flight_bytes >= IN_FLIGHT_BYTES;
-            assert_eq!(enough, blocks < 132, "{plan}");
-            assert_eq!(plan.why.contains("short of"), !enough, "{plan}");
-            // An explicit limit holds.
-            let capped = KernelChoice::default().multiprocessors(8);
-            assert_eq!(choose(&work, capped).unwrap().blocks, 8);
-        }
-        // No more blocks than there is work for: a warp copies two rows at a time.
-        let few = Work::new(Direction::Gather, 64, 100, 4096);
-        assert_eq!(choose(&few, KernelChoice::default()).unwrap().blocks, 7);
-    }
-
-    #[test]
-    fn the_largest_unit_that_fits_is_taken_and_another_only_by_name() {
-        for (row_bytes, aligned, unit) in [
-            (656, 256, AccessWidth::B16),
-            (656, 8, AccessWidth::B8),
-            (584, 256, AccessWidth::B8),
-            (580, 256, AccessWidth::B4),
-            (577, 256, AccessWidth::B1),
-        ] {
-            let work = Work::new(Direction::Scatter, row_bytes, 100, aligned);
-            assert_eq!(choose(&work, KernelChoice::default()).unwrap().unit, unit);
-        }
-        let work = Work::new(Direction::Gather, 656, 100, 256);
-        let by_name = KernelChoice {
-            unit: Some(AccessWidth::B4),
-            ..KernelChoice::default()
-        };
-        assert_eq!(choose(&work, by_name).unwrap().unit, AccessWidth::B4);
-    }
-
-    #[cfg(feature = "study")]
-    #[test]
-    fn every_version_gets_the_grid_that_it_needs() {
-        let work = Work::new(Direction::Gather, 656, 262_144, 256);
-        for (of, blocks) in [
-            (KernelVersion::V0, 256),
-            (KernelVersion::V1, 256),
-            (KernelVersion::V2, 8192),
-            (KernelVersion::V3, 8192),
-            (KernelVersion::V4, 8),
-            (KernelVersion::V5R2, 32),
-            (KernelVersion::V6, 32),
-        ] {
-            let plan = choose(&work, version(of)).unwrap();
-            assert_eq!((plan.version, plan.blocks), (of, blocks));
-        }
-        for of in KernelVersion::ALL {
-            let none = Work::new(Direction::Gather, 656, 0, 256);
-            assert_eq!(choose(&none, version(of)).unwrap().blocks, 0);
-            let one = Work::new(Direction::Gather, 656, 1, 256);
-            assert_eq!(choose(&one, version(of)).unwrap().blocks, 1);
-        }
-        let all = KernelChoice {
-            multiprocessors: Some(132),
-            ..version(KernelVersion::V4)
-        };
-        assert_eq!(choose(&work, all).unwrap().blocks, 264);
-    }
-
-    #[cfg(feature = "study")]
-    #[test]
-    fn stages_fit_shared_memory_whatever_the_row() {
-        for row_bytes in [16, 64, 656, 4096, 1 << 20] {
-            let work = Work::new(Direction::Gather, row_bytes, 1000, 256);
-            let plan = choose(&work, version(KernelVersion::V6)).unwrap();
-            assert!(plan.stage_bytes.is_multiple_of(128) && plan.stage_bytes > 0);
-            assert!(plan.shared_bytes <= 227 << 10, "{plan:?}");
-        }
-    }
-
-    #[test]
-    fn invalid_requests_are_refused_with_a_message() {
-        let work = Work::new(Direction::Gather, 584, 100, 256);
-        let wide = KernelChoice::default().unit(AccessWidth::B16);
-        let none = KernelChoice::default().multiprocessors(0);
-        for (choice, words) in [
-            (
-                wide,
-                "the row of 584 bytes is not a multiple of it; the largest unit that fits is 8",
-            ),
-            (none, "at least one multiprocessor"),
-        ] {
-            let refusal = choose(&work, choice).unwrap_err().to_string();
-            assert!(refusal.contains(words), "{refusal}");
-        }
-        let work = Work::new(Direction::Gather, 656, 100, 256);
-        let old = plan(&work, &KernelChoice::default(), &device((7, 5)));
-        let refusal = old.unwrap_err().to_string();
-        assert!(
-            refusal.contains("needs compute capability 8.0"),
-            "{refusal}"
-        );
-    }
-
-    #[cfg(feature = "study")]
-    #[test]
-    fn versions_that_do_not_fit_are_refused_with_a_message() {
-        let work = Work::new(Direction::Gather, 584, 100, 256);
-        let narrow = version(KernelVersion::V1).unit(AccessWidth::B1);
-        let capped = version(KernelVersion::V3).multiprocessors(4);
-        let huge = Work::new(Direction::Gather, 584, 1 << 60, 256);
-        for (work, choice, words) in [
-            (
-                &work,
-                narrow,
-                "no kernel v1 with 1-byte units, only with 4, 8, 16",
-            ),
-            (
-                &work,
-                version(KernelVersion::V6),
-                "no kernel v6 with 8-byte units, only with 16",
-            ),
-            (&work, capped, "v3 needs a thread or warp per row"),
-            (
-                &huge,
-                version(KernelVersion::V2),
-                "too many for one launch of v2",
-            ),
-        ] {
-            let refusal = choose(work, choice).unwrap_err().to_string();
-            assert!(refusal.contains(words), "{refusal}");
-        }
-        let old = plan(
-            &Work::new(Direction::Gather, 656, 100, 256),
-            &version(KernelVersion::V6),
-            &device((8, 0)),
-        );
-        let refusal = old.unwrap_err().to_string();
-        assert!(
-            refusal.contains("needs compute capability 9.0"),
-            "{refusal}"
-        );
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

@@ -196,7 +196,7 @@ forerun_core::setters! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelChoice {
-    /// The version. Only measurements choose one.
+    /// The version.
     pub(crate) version: Option<KernelVersion>,
     /// The unit. It is refused if it does not fit, and never replaced by a slower one.
     pub unit: Option<AccessWidth>,
@@ -211,9 +211,8 @@ forerun_core::setters! {
     }
 }
 
-#[cfg(feature = "study")]
 impl KernelChoice {
-    /// Requests a version of the row copy.
+    /// Requests a version of the row copy. A build without the feature `study` has only V5.
     #[must_use]
     pub fn version(mut self, version: KernelVersion) -> Self {
         self.version = Some(version);

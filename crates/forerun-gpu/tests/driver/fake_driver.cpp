@@ -2,7 +2,8 @@
 // tests/driver.rs.
 //
 // Device memory is host memory. Work on a stream is done when something waits for it, not earlier.
-// Kernels do not run; their launches are checked as the driver checks them. There are two devices,
+// Row copies run (fake_gather.h), other kernels do not; all launches are checked as the driver checks
+// them. fake_graphs.h has streams, events and captures. There are two devices,
 // so two contexts. This driver enforces what the real one requires of its caller: a call that needs
 // a context fails without one, or with another device's; pinned memory is not freed while copies
 // are in flight; no memory is allocated or freed while another thread captures a graph, unless the
@@ -18,6 +19,7 @@
 // one loads machine code up to its own major version, and PTX up to its own version.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -26,12 +28,13 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <unistd.h>
+
+#include "fake_gather.h"
 
 namespace {
 
@@ -43,8 +46,11 @@ enum Result {
     unsupported_ptx_version = 222,
     no_binary_for_gpu = 209,
     not_found = 500,
+    not_ready = 600,
     launch_failed = 719,
     capture_unsupported = 900,
+    capture_invalidated = 901,
+    captured_event = 907,
 };
 
 using Handle = uintptr_t;
@@ -57,7 +63,7 @@ thread_local std::vector<Handle> current;
 
 std::mutex mutex;
 std::map<uintptr_t, size_t> allocations;                  // device memory
-std::set<void*> registered;                               // host memory, by its first byte
+std::map<void*, size_t> registered;                       // host memory, by its first byte
 std::map<std::string, std::pair<Handle, size_t>> kernels; // dynamic shared memory allowed
 Handle last_kernel = 0x100000;
 int modules_loaded = 0;
@@ -69,8 +75,8 @@ std::string faults;  // what the caller did wrong
 // A stream's work that has not been done, in order. Stream 0 is the default stream.
 std::map<Handle, std::vector<std::function<void()>>> queues;
 std::map<void*, size_t> pinned;      // host memory that the driver allocated
-std::map<Handle, Handle> recorded;   // the stream on which an event was last recorded
-Handle last_stream = 0x2000, last_event = 0x4000;
+int allocated = 0;                   // allocations and releases of any memory
+size_t piece_bytes = 0;              // device memory is reported in pieces of this size; 0: whole
 
 std::string failing;                 // the function that fails, after `passes` more calls
 int passes = 0;
@@ -90,26 +96,10 @@ void called(const char* word, Handle stream) {
     const std::lock_guard<std::mutex> lock(mutex);
     calls += std::string(word) + ":" + (stream == 0 ? "0" : std::to_string(stream - 0x2000)) + " ";
 }
-void enqueue(Handle stream, std::function<void()> work) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    queues[stream].push_back(std::move(work));
-}
-void finish(Handle stream) {
-    std::vector<std::function<void()>> work;
-    {
-        const std::lock_guard<std::mutex> lock(mutex);
-        work.swap(queues[stream]);
-    }
-    for (auto& each : work) each();
-}
-void finish_all() {
-    std::vector<Handle> streams;
-    {
-        const std::lock_guard<std::mutex> lock(mutex);
-        for (auto& [stream, work] : queues) streams.push_back(stream);
-    }
-    for (const Handle stream : streams) finish(stream);
-}
+void enqueue(Handle stream, std::function<void()> work);
+void finish(Handle stream);
+void finish_all();
+bool is_capturing();
 void expect_idle(const char* what) {
     const std::lock_guard<std::mutex> lock(mutex);
     for (auto& [stream, work] : queues) {
@@ -119,8 +109,8 @@ void expect_idle(const char* what) {
 // Whether a call that may be unsafe during a capture is prohibited. It then breaks the capture.
 bool prohibited(const char* what) {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (!other_captures || capture_mode == 2) return false;
-    faults += std::string(what) + " breaks another thread's capture; ";
+    if (capture_mode == 2 || !(other_captures || is_capturing())) return false;
+    faults += std::string(what) + " breaks a capture; ";
     return true;
 }
 
@@ -181,6 +171,12 @@ extern "C" void fakeFail(const char* function, int after) {
 }
 // Makes launches wait, or lets them go on.
 extern "C" void fakeHold(int held) { is_held = held != 0; }
+// Allocations and releases of device and pinned memory so far.
+API fakeAllocated() { return allocated; }
+// Reports device memory in pieces of this size, as if it had been mapped piece by piece.
+extern "C" void fakePieces(int bytes) { piece_bytes = size_t(bytes); }
+// Does all work that streams have.
+extern "C" void fakeFinish(int) { finish_all(); }
 // Launches that wait now.
 API fakeWaiting() { return waiting; }
 // Begins or ends a capture by another thread.
@@ -222,6 +218,7 @@ API cuDeviceGetAttribute(int* value, int attribute, int) {
         case 16: *value = 132; break;                  // multiprocessors
         case 39: *value = 2048; break;                 // threads per multiprocessor
         case 97: *value = int(shared_opt_in); break;   // shared memory per block, opt-in
+        case 100: *value = 0; break;                   // host page tables
         default: *value = 1;
     }
     return success;
@@ -285,6 +282,7 @@ API cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex);
     *address = reinterpret_cast<uint64_t>(::operator new(bytes, std::align_val_t(256)));
     allocations[*address] = bytes;
+    ++allocated;
     return success;
 }
 // Waits for all work, as the driver does.
@@ -294,6 +292,7 @@ API cuMemFree_v2(uint64_t address) {
     finish_all();
     const std::lock_guard<std::mutex> lock(mutex);
     if (allocations.erase(address) == 0) return invalid_value;
+    ++allocated;
     ::operator delete(reinterpret_cast<void*>(address), std::align_val_t(256));
     return success;
 }
@@ -338,6 +337,7 @@ API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
     if (memory == MAP_FAILED || madvise(memory, bytes, MADV_DONTFORK) != 0) return out_of_memory;
     const std::lock_guard<std::mutex> lock(mutex);
     pinned[memory] = bytes;
+    ++allocated;
     *address = memory;
     return success;
 }
@@ -350,6 +350,7 @@ API cuMemFreeHost(void* address) {
     if (found == pinned.end()) return invalid_value;
     munmap(address, found->second);
     pinned.erase(found);
+    ++allocated;
     return success;
 }
 API cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
@@ -361,13 +362,46 @@ API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
     NEEDS_CONTEXT;
     if (bytes == 0) return invalid_value;
     const std::lock_guard<std::mutex> lock(mutex);
-    return registered.insert(address).second ? success : invalid_value;
+    return registered.emplace(address, bytes).second ? success : invalid_value;
 }
 API cuMemHostUnregister(void* address) {
     NEEDS_CONTEXT;
     expect_idle("memory is unregistered");
     const std::lock_guard<std::mutex> lock(mutex);
     return registered.erase(address) == 1 ? success : invalid_value;
+}
+// Describes the memory at an address. As in the real driver, unknown memory has zeros.
+API cuPointerGetAttributes(unsigned count, int* attributes, void** places, uint64_t address) {
+    NEEDS_CONTEXT;
+    unsigned type = 0;
+    uint64_t start = 0;
+    size_t bytes = 0;
+    const auto look = [&](unsigned kind, uint64_t first, size_t length) {
+        if (address - first < length) type = kind, start = first, bytes = length;
+    };
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        for (auto& [first, length] : allocations) look(2, first, length);
+        for (auto& [first, length] : pinned) look(1, reinterpret_cast<uint64_t>(first), length);
+        for (auto& [first, length] : registered) look(1, reinterpret_cast<uint64_t>(first), length);
+        if (type == 2 && piece_bytes != 0) {
+            const uint64_t end = start + bytes;
+            start += (address - start) / piece_bytes * piece_bytes;
+            bytes = std::min<uint64_t>(piece_bytes, end - start);
+        }
+    }
+    for (unsigned i = 0; i < count; ++i) {
+        switch (attributes[i]) {
+            case 2: *static_cast<unsigned*>(places[i]) = type; break;
+            case 3: *static_cast<uint64_t*>(places[i]) = type == 0 ? 0 : address; break;
+            case 8: *static_cast<unsigned*>(places[i]) = 0; break;   // managed
+            case 9: *static_cast<int*>(places[i]) = 0; break;        // the device's number
+            case 11: *static_cast<uint64_t*>(places[i]) = start; break;
+            case 12: *static_cast<size_t*>(places[i]) = bytes; break;
+            default: return invalid_value;
+        }
+    }
+    return success;
 }
 // For the tests: the ranges that are registered now.
 API fakeRegistered() {
@@ -381,92 +415,7 @@ API fakeModules() {
     return int(modules.size());
 }
 
-API cuStreamCreateWithPriority(Handle* stream, unsigned, int) {
-    NEEDS_CONTEXT;
-    const std::lock_guard<std::mutex> lock(mutex);
-    *stream = ++last_stream;
-    return success;
-}
-API cuStreamDestroy_v2(Handle) {
-    NEEDS_CONTEXT;
-    return success;
-}
-API cuStreamSynchronize(Handle stream) {
-    NEEDS_CONTEXT;
-    called("wait", stream);
-    finish(stream);
-    return success;
-}
-API cuStreamWaitEvent(Handle, Handle, unsigned) {
-    NEEDS_CONTEXT;
-    return success;
-}
-API cuStreamBeginCapture_v2(Handle, int) {
-    NEEDS_CONTEXT;
-    return success;
-}
-API cuStreamEndCapture(Handle stream, Handle* graph) {
-    NEEDS_CONTEXT;
-    const std::lock_guard<std::mutex> lock(mutex);
-    queues[stream].clear();  // captured work does not run
-    *graph = 0x3000;
-    return success;
-}
-API cuGraphInstantiateWithFlags(Handle* exec, Handle, uint64_t) {
-    NEEDS_CONTEXT;
-    *exec = 0x3001;
-    return success;
-}
-API cuGraphLaunch(Handle, Handle) {
-    NEEDS_CONTEXT;
-    return success;
-}
-API cuGraphExecDestroy(Handle) {
-    NEEDS_CONTEXT;
-    return success;
-}
-API cuGraphDestroy(Handle) {
-    NEEDS_CONTEXT;
-    return success;
-}
-API cuEventCreate(Handle* event, unsigned) {
-    NEEDS_CONTEXT;
-    const std::lock_guard<std::mutex> lock(mutex);
-    *event = ++last_event;
-    return success;
-}
-API cuEventRecord(Handle event, Handle stream) {
-    NEEDS_CONTEXT;
-    called("record", stream);
-    const std::lock_guard<std::mutex> lock(mutex);
-    recorded[event] = stream;
-    return success;
-}
-// Waits for more than the driver does: for all work on the stream.
-API cuEventSynchronize(Handle event) {
-    NEEDS_CONTEXT;
-    Handle stream = 0;
-    {
-        const std::lock_guard<std::mutex> lock(mutex);
-        stream = recorded[event];
-    }
-    called("wait", stream);
-    finish(stream);
-    return success;
-}
-API cuEventQuery(Handle) {
-    NEEDS_CONTEXT;
-    UNSAFE_DURING_CAPTURE;
-    return success;
-}
-API cuEventElapsedTime(float* ms, Handle, Handle) {
-    *ms = 1;
-    return success;
-}
-API cuEventDestroy_v2(Handle) {
-    NEEDS_CONTEXT;
-    return success;
-}
+#include "fake_graphs.h"
 
 API cuModuleLoadData(Handle* module, const void* image) {
     NEEDS_CONTEXT;
@@ -513,21 +462,26 @@ API cuFuncSetAttribute(Handle function, int attribute, int value) {
     return not_found;
 }
 API cuLaunchKernel(Handle function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   unsigned shared_bytes, Handle stream, void**, void**) {
+                   unsigned shared_bytes, Handle stream, void** arguments, void**) {
     NEEDS_CONTEXT;
     ++waiting;
     while (is_held) usleep(100);
     --waiting;
     called("launch", stream);
     Result result = not_found;
+    std::function<void()> work = [] {};
     {
         const std::lock_guard<std::mutex> lock(mutex);
         for (auto& [name, kernel] : kernels) {
-            if (kernel.first == function)
-                result = shared_bytes <= kernel.second ? success : invalid_value;
+            if (kernel.first != function) continue;
+            result = shared_bytes <= kernel.second ? success : invalid_value;
+            if (name.rfind("gather_", 0) == 0) {
+                const auto params = *static_cast<const forerun::GatherParams*>(arguments[0]);
+                work = [params] { fake_gather(params); };
+            }
         }
     }
-    if (result == success) enqueue(stream, [] {});
+    if (result == success) enqueue(stream, std::move(work));
     return result;
 }
 

@@ -89,6 +89,27 @@ pub fn another_thread_captures(captures: bool) {
     switch(b"fakeCapture", captures);
 }
 
+/// Allocations and releases of device and pinned memory so far.
+pub fn allocated() -> i32 {
+    number_of(b"fakeAllocated")
+}
+
+/// Does all work that streams have.
+pub fn finish() {
+    switch(b"fakeFinish", true);
+}
+
+/// Reports device memory in pieces of this many bytes, as if it had been mapped piece by piece; 0
+/// for whole allocations.
+pub fn report_pieces(bytes: i32) {
+    type Set = extern "C" fn(i32);
+    // SAFETY: as above.
+    unsafe {
+        let call = sys::culib().get::<Set>(b"fakePieces").unwrap();
+        call(bytes);
+    }
+}
+
 /// Ranges of host memory that are registered now.
 pub fn registered() -> i32 {
     number_of(b"fakeRegistered")

@@ -277,6 +277,38 @@ unsafe fn copy_checked(
     })
 }
 
+/// Passes the source and the destination of every row of a request that was checked, for copies
+/// that something else makes. Returns the number of indices out of range.
+///
+/// # Safety
+/// The indices must be in memory that the CPU can read.
+pub(super) unsafe fn each_copy(
+    request: &Request,
+    checked: &Checked,
+    mut copy: impl FnMut(u64, u64),
+) -> u64 {
+    // SAFETY: only the indices are read, which the caller guarantees.
+    let pairs = unsafe { Copy::new(request, checked, None) };
+    let mut wrong = 0;
+    for layer in 0..pairs.layers.len() {
+        for pair in 0..pairs.used {
+            let indices = pairs.pair(layer, pair);
+            let rows = pairs.rows(indices);
+            wrong += out_of_range(indices, rows);
+            if let Action::Copy { from, to } = pairs.action(layer, rows) {
+                copy(from as u64, to as u64);
+            }
+        }
+    }
+    wrong
+}
+
+/// How many indices of a pair are neither a row nor -1.
+#[inline]
+fn out_of_range(indices: (i64, i64), rows: (Option<usize>, Option<usize>)) -> u64 {
+    u64::from(rows.0.is_none() && indices.0 != -1) + u64::from(rows.1.is_none() && indices.1 != -1)
+}
+
 /// The address of each layer's row 0: source, destination.
 fn layer_addresses(checked: &Checked) -> Vec<(usize, usize)> {
     let of = |table: &[u64], first: u64, step: i64, layer: u32| match table {
@@ -481,8 +513,7 @@ impl<'a> Copy<'a> {
                 if !share.has(layer, rows.1) {
                     continue;
                 }
-                copied.out_of_range += u64::from(rows.0.is_none() && indices.0 != -1);
-                copied.out_of_range += u64::from(rows.1.is_none() && indices.1 != -1);
+                copied.out_of_range += out_of_range(indices, rows);
                 match self.action(layer, rows) {
                     Action::Copy { from, to } => {
                         copied.rows += 1;

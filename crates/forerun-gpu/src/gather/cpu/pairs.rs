@@ -13,24 +13,32 @@ pub enum Indices<'a> {
 }
 
 impl Indices<'_> {
-    pub(super) fn integer(&self) -> IndexType {
+    pub(in crate::gather) fn integer(&self) -> IndexType {
         match self {
             Indices::I32(_) => IndexType::I32,
             Indices::I64(_) => IndexType::I64,
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::gather) fn len(&self) -> usize {
         match self {
             Indices::I32(slice) => slice.len(),
             Indices::I64(slice) => slice.len(),
         }
     }
 
-    pub(super) fn address(&self) -> u64 {
+    pub(in crate::gather) fn address(&self) -> u64 {
         match self {
             Indices::I32(slice) => slice.as_ptr() as u64,
             Indices::I64(slice) => slice.as_ptr() as u64,
+        }
+    }
+
+    /// Writes the indices to the beginning of a buffer that has room for them.
+    pub(in crate::gather) fn copy_to(&self, to: &mut [u8]) {
+        match self {
+            Indices::I32(slice) => copy_words(slice.iter().map(|index| index.to_ne_bytes()), to),
+            Indices::I64(slice) => copy_words(slice.iter().map(|index| index.to_ne_bytes()), to),
         }
     }
 
@@ -40,6 +48,11 @@ impl Indices<'_> {
             Indices::I64(slice) => slice.get(at).copied(),
         }
     }
+}
+
+fn copy_words<const N: usize>(words: impl Iterator<Item = [u8; N]>, to: &mut [u8]) {
+    let places = to.as_chunks_mut::<N>().0.iter_mut();
+    places.zip(words).for_each(|(place, word)| *place = word);
 }
 
 /// Pairs of `(source row, destination row)` in slices.
@@ -150,7 +163,13 @@ impl<'a> Pairs<'a> {
         Ok(())
     }
 
-    pub(super) fn at(&self) -> PairsAt {
+    /// The slices that hold the indices: one if both are in one.
+    pub(in crate::gather) fn slices(&self) -> (Indices<'a>, Option<Indices<'a>>) {
+        let is_one = self.source.address() == self.destination.address() && self.skip != 0;
+        (self.source, (!is_one).then_some(self.destination))
+    }
+
+    pub(in crate::gather) fn at(&self) -> PairsAt {
         let width = self.source.integer().bytes();
         PairsAt {
             source: self.source.address(),
