@@ -8,7 +8,7 @@ mod fake_calls;
 #[path = "testing/fake_driver.rs"]
 mod fake_driver;
 
-use fake_calls::{calls, calls_on_streams, fail, faults};
+use fake_calls::{calls, calls_on_streams, current, enter, fail, faults};
 use fake_driver::has_fake_driver;
 use forerun_gpu::table::{
     AllocatedMemory, Condition, GpuTable, LookupMode, Operation, PoolingOptions, RawBatch,
@@ -318,4 +318,42 @@ fn a_table_on_the_cpu_has_no_commands() {
     unsafe { table.apply(Operation::Erase, &batch, stream()) }.unwrap();
     // SAFETY: as above.
     assert_eq!(unsafe { table.size(null_mut()) }.unwrap(), 0);
+}
+
+#[test]
+fn the_device_of_the_current_context_is_opened() {
+    if !has_fake_driver("the_device_of_the_current_context_is_opened", &[]) {
+        return;
+    }
+    assert_eq!(Gpu::open_current().unwrap().info().ordinal, 0);
+    let other = enter(1);
+    assert_eq!(Gpu::open_current().unwrap().info().ordinal, 1);
+    assert_eq!(current(), other);
+}
+
+#[test]
+fn bytes_of_a_device_are_set_and_copied_in_the_order_of_a_stream() {
+    let name = "bytes_of_a_device_are_set_and_copied_in_the_order_of_a_stream";
+    if !has_fake_driver(name, &[]) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let table = StreamTable::new(GpuTable::on_gpu(&gpu, options()).unwrap());
+    let memory = DeviceBuffer::new(&gpu, 16).unwrap();
+    let mut bytes = [0; 16];
+    calls();
+    // SAFETY: the memory has 16 bytes, and nothing else uses it.
+    unsafe {
+        table.fill(memory.address(), 5, 16, stream()).unwrap();
+        assert_eq!(calls_on_streams(), [("fill".to_owned(), STREAM)]);
+        table.copy_in(memory.address(), b"four", stream()).unwrap();
+        table
+            .copy_out(memory.address(), &mut bytes, stream())
+            .unwrap();
+    }
+    assert_eq!(calls(), "in wait out wait");
+    assert_eq!(
+        &bytes,
+        b"four\x05\x05\x05\x05\x05\x05\x05\x05\x05\x05\x05\x05"
+    );
 }

@@ -93,7 +93,8 @@ impl DeviceBuffer {
     /// Sets all bytes to `byte` on a stream, and waits for it.
     pub(crate) fn fill_on(&self, stream: &Stream, byte: u8) -> Result<(), GpuError> {
         // SAFETY: the whole range belongs to this buffer.
-        unsafe { fill_device(stream, self.address, byte, self.len) }
+        unsafe { fill_device(stream, self.address, byte, self.len) }?;
+        stream.synchronize()
     }
 
     /// Copies `bytes` into the buffer at byte `offset`.
@@ -246,10 +247,11 @@ impl fmt::Debug for DeviceSlice<'_> {
     }
 }
 
-/// Sets bytes of a device's memory to `byte`, on a stream, and waits for it.
+/// Sets bytes of a device's memory to `byte`, on a stream.
 ///
 /// # Safety
-/// As for [`copy_to_device`].
+/// As many bytes must be allocated there until the stream has done it, and nothing else may use
+/// them.
 pub(crate) unsafe fn fill_device(
     stream: &Stream,
     address: u64,
@@ -263,8 +265,7 @@ pub(crate) unsafe fn fill_device(
     // SAFETY: the caller guarantees the device's bytes.
     check("cuMemsetD8Async", unsafe {
         sys::cuMemsetD8Async(address, byte, len, stream.handle())
-    })?;
-    stream.synchronize()
+    })
 }
 
 /// Copies to memory that a device reaches by this address, on a stream, and waits for it.

@@ -219,6 +219,7 @@ impl GpuBackend {
         if kind == BufferKind::Zeroed {
             // SAFETY: the allocator guarantees the bytes, and nothing uses them yet.
             unsafe { fill_device(&self.allocations, address, 0, bytes as usize) }?;
+            self.allocations.synchronize()?;
         }
         Ok((address, Buffer::Given(given)))
     }

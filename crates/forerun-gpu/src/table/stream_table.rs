@@ -12,7 +12,7 @@ use super::error::TableError;
 use super::gpu_table::{Engine, GpuTable};
 use super::options::TableOptions;
 use super::table_command::{Prepared, Scan};
-use crate::driver::{Command, Stream};
+use crate::driver::{Command, Stream, copy_from_device, copy_to_device, fill_device};
 use crate::{Gpu, GpuError};
 use forerun_core::pooling::PoolingOptions;
 use forerun_core::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -302,6 +302,82 @@ impl StreamTable {
         // SAFETY: the caller guarantees the stream.
         unsafe { table.wait_for(stream) }?;
         table.load(path)
+    }
+
+    /// Sets bytes of the table's kind of memory, in the order of the stream.
+    ///
+    /// # Safety
+    /// As many bytes must be there until the stream has done it, and nothing else may use them.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub unsafe fn fill(
+        &self,
+        to: u64,
+        byte: u8,
+        len: usize,
+        stream: *mut c_void,
+    ) -> Result<(), GpuError> {
+        match self.gpu() {
+            // SAFETY: the caller guarantees the bytes and the stream.
+            Some(gpu) => unsafe { fill_device(&Stream::borrowed(&gpu, stream), to, byte, len) },
+            None if len == 0 => Ok(()),
+            None => {
+                // SAFETY: the caller guarantees the bytes.
+                unsafe { std::ptr::write_bytes(to as *mut u8, byte, len) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies to the table's kind of memory, in the order of the stream, and waits for it.
+    ///
+    /// # Safety
+    /// As many bytes must be at `to`, and nothing else may use them.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub unsafe fn copy_in(
+        &self,
+        to: u64,
+        bytes: &[u8],
+        stream: *mut c_void,
+    ) -> Result<(), GpuError> {
+        match self.gpu() {
+            // SAFETY: the caller guarantees the bytes and the stream.
+            Some(gpu) => unsafe { copy_to_device(&Stream::borrowed(&gpu, stream), to, bytes) },
+            None if bytes.is_empty() => Ok(()),
+            None => {
+                // SAFETY: the caller guarantees the bytes. A slice may be part of them.
+                unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies from the table's kind of memory, in the order of the stream, and waits for it.
+    ///
+    /// # Safety
+    /// As many bytes must be at `from`, and nothing else may write them.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub unsafe fn copy_out(
+        &self,
+        from: u64,
+        bytes: &mut [u8],
+        stream: *mut c_void,
+    ) -> Result<(), GpuError> {
+        match self.gpu() {
+            // SAFETY: the caller guarantees the bytes and the stream.
+            Some(gpu) => unsafe { copy_from_device(&Stream::borrowed(&gpu, stream), from, bytes) },
+            None if bytes.is_empty() => Ok(()),
+            None => {
+                // SAFETY: the caller guarantees the bytes. The slice may be part of them.
+                unsafe { std::ptr::copy(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+                Ok(())
+            }
+        }
     }
 
     /// Puts an operation on a stream, or runs it `here`, on the CPU.

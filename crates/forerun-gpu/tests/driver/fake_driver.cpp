@@ -252,6 +252,11 @@ API cuCtxGetCurrent(Handle* context) {
     *context = current.empty() ? 0 : current.back();
     return success;
 }
+API cuCtxGetDevice(int* device) {
+    if (!has_context()) return invalid_context;
+    *device = int(current.back() - first_context);
+    return success;
+}
 API cuCtxPushCurrent_v2(Handle context) {
     if (context == 0) return invalid_context;
     current.push_back(context);

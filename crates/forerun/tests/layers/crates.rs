@@ -144,6 +144,18 @@ pub(crate) const CRATES: &[Layers] = &[
         ],
     },
     Layers {
+        name: "forerun-gpu-c",
+        modules: &[
+            "failure",
+            "structs",
+            "handle",
+            "memory",
+            "operations",
+            "table",
+        ],
+        one_idea: &[],
+    },
+    Layers {
         name: "forerun-table",
         modules: &[
             "row_type",
