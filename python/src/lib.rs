@@ -30,6 +30,8 @@ mod copy_progress;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod cuda;
 mod db;
+#[allow(unsafe_code, reason = "memory for DLPack's C structure")]
+mod device_array;
 #[allow(unsafe_code, reason = "DLPack hands over a C structure")]
 mod dlpack;
 mod engine_handle;
@@ -37,6 +39,8 @@ mod errors;
 mod events;
 mod export;
 mod gather;
+#[allow(unsafe_code, reason = "the arrays of a call are addresses")]
+mod gpu_table;
 mod interrupt;
 mod items;
 mod key_range;
@@ -89,6 +93,8 @@ mod module {
     #[pymodule_export]
     use crate::db::Db;
     #[pymodule_export]
+    use crate::device_array::DeviceArray;
+    #[pymodule_export]
     use crate::export::{Export, TableItems};
     #[pymodule_export]
     use crate::gather::{CopyCounts, device_info, gather, scatter};
@@ -115,6 +121,9 @@ mod module {
         // For `forerun.kvcacheio`.
         let transfer_rows = pyo3::wrap_pyfunction!(crate::transfer::_transfer_rows, module)?;
         module.setattr("_transfer_rows", transfer_rows)?;
+        // For `forerun.gpu_table`.
+        let gpu_table = module.py().get_type::<crate::gpu_table::GpuTable>();
+        module.setattr("_GpuTable", gpu_table)?;
         // For forerun.ray.
         let batch = module.py().get_type::<crate::shard_batch::ShardBatch>();
         module.setattr("_ShardBatch", batch)?;
