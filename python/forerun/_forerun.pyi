@@ -30,6 +30,7 @@ from forerun._arguments import (
 )
 from forerun._backups import Backup, BackupList, Backups, BackupVerifyReport, RemovedBackups
 from forerun._client import Client, ClientCalls, PendingCall
+from forerun._gpu import DeviceArray, GpuTableHandle
 from forerun._shards import ShardBatch, buckets, size_bytes
 from forerun.events import DbEvent
 from forerun.stats import CacheStats, DbStats, TableStats
@@ -46,6 +47,7 @@ __all__ = [
     "BackupVerifyReport",
     "CopyCounts",
     "Db",
+    "DeviceArray",
     "Export",
     "Items",
     "Keyspace",
@@ -519,6 +521,9 @@ class Table:
 
 # For the package's own benchmark.
 def _find_seconds(table: Table, batches: Sequence[_Keys], out: _Memory, found: _Flags) -> float: ...
+
+# For forerun.gpu_table.
+_GpuTable = GpuTableHandle
 
 # For forerun.ray.
 _ShardBatch = ShardBatch

@@ -11,10 +11,10 @@ break and CUDA graphs capture.
 >>> rows.tolist(), found.tolist()
 ([[1.0, 1.0], [0.0, 0.0]], [True, False])
 
-Each function is an operator `torch.ops.forerun.gpu_table_...` that takes the table's number. Tensors
-are where the table is. An operation that changes the table returns the outcome for each key, a
-uint8 (see `GpuTable`): a compiler may remove it if nothing uses what it returns. Rows have no
-gradient: `forerun.torch` has modules with gradients.
+Each function is an operator `torch.ops.forerun.gpu_table_...` that takes the table's number.
+Tensors are where the table is. An operation that changes the table returns the outcome for each
+key, a uint8 (see `GpuTable`): a compiler may remove it if nothing uses what it returns. Rows have
+no gradient: `forerun.torch` has modules with gradients.
 """
 
 from __future__ import annotations
@@ -59,6 +59,18 @@ def _find(keys: Tensor, table: int, dim: int, dtype: torch.dtype) -> tuple[Tenso
 def _(keys: Tensor, table: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     found = keys.new_empty(keys.shape, dtype=torch.bool)
     return keys.new_empty((*keys.shape, dim), dtype=dtype), found
+
+
+@torch.library.custom_op("forerun::gpu_table_contains", mutates_args=())
+def _contains(keys: Tensor, table: int) -> Tensor:
+    found = keys.new_zeros(keys.shape, dtype=torch.bool)
+    _table(table).contains(keys.contiguous(), found)
+    return found
+
+
+@_contains.register_fake
+def _(keys: Tensor, table: int) -> Tensor:
+    return keys.new_empty(keys.shape, dtype=torch.bool)
 
 
 @torch.library.custom_op("forerun::gpu_table_find_or_insert", mutates_args=())
@@ -117,7 +129,8 @@ def find(table: GpuTable, keys: Tensor) -> tuple[Tensor, Tensor]:
 
 def contains(table: GpuTable, keys: Tensor) -> Tensor:
     """`GpuTable.contains`."""
-    return find(table, keys)[1]
+    found: Tensor = torch.ops.forerun.gpu_table_contains(keys, _number_of(table))
+    return found
 
 
 def find_or_insert(

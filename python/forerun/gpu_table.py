@@ -19,7 +19,7 @@ themselves.
     torch     also under `torch.compile`: `forerun.gpu_operators`
     cupy      as it is
     jax       with `jax_enable_x64`; not inside `jax.jit`
-    others    new arrays are `forerun.DeviceArray`, which have `__dlpack__`
+    others    new arrays are `DeviceArray`, which have `__dlpack__`
 
 docs/guide/gpu-table.md describes the operations, and which may overlap on different streams.
 """
@@ -27,20 +27,15 @@ docs/guide/gpu-table.md describes the operations, and which may overlap on diffe
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, cast
-
-import numpy as np
+from typing import Any, Literal, NamedTuple
 
 from forerun._forerun import DeviceArray, _GpuTable
+from forerun._gpu_arrays import Array, as_keys, given, length, stream_for, zeros
 from forerun.errors import ClosedError, InvalidArgumentError
 
 __all__ = ["DeviceArray", "Entries", "GpuTable", "Missed"]
-
-# An array or a tensor of any library.
-Array = Any
 
 _U64_MAX = 2**64 - 1
 
@@ -63,10 +58,6 @@ class Missed(NamedTuple):
     count: Array
     keys: Array
     positions: Array
-
-
-def _library(array: Array) -> str:
-    return type(array).__module__.partition(".")[0]
 
 
 class GpuTable:
@@ -147,7 +138,7 @@ class GpuTable:
         """Returns the rows of keys, in their shape with one more dimension, and which were found.
         Rows of absent keys are zeros; in `out` they stay as they are. `scores`, if given, gets the
         scores. `beside_writers=False` promises that no operation changes the table meanwhile."""
-        keys = self._keys(keys)
+        keys = as_keys(keys)
         rows = self._new_rows(keys, stream) if out is None else out
         flags = self._new(keys, keys.shape, "bool", stream) if found is None else found
         self._find(
@@ -155,15 +146,15 @@ class GpuTable:
             beside_writers,
             stream,
         )
-        return self._given(keys, rows), self._given(keys, flags)
+        return given(keys, rows), given(keys, flags)
 
     def find_missed(
         self, keys: Array, out: Array = None, *, stream: Any = None
     ) -> tuple[Array, Missed]:
         """Returns the rows of keys, and the keys that have none."""
-        keys = self._keys(keys)
+        keys = as_keys(keys)
         rows = self._new_rows(keys, stream) if out is None else out
-        n = _length(keys.shape)
+        n = length(keys.shape)
         missed = Missed(
             self._new(keys, (1,), "int64", stream),
             self._new(keys, (n,), "int64", stream),
@@ -177,23 +168,23 @@ class GpuTable:
             "entry_positions": missed.positions,
         }
         self._find(arrays, True, stream)
-        return self._given(keys, rows), Missed(*(self._given(keys, each) for each in missed))
+        return given(keys, rows), Missed(*(given(keys, each) for each in missed))
 
     def find_ptr(self, keys: Array, *, stream: Any = None) -> tuple[Array, Array]:
         """Returns the addresses of the keys' rows, 0 for absent keys, and which were found. An
         address is valid until its entry is erased or evicted, or the table is cleared or grown."""
-        keys = self._keys(keys)
+        keys = as_keys(keys)
         pointers = self._new(keys, keys.shape, "int64", stream)
         found = self._new(keys, keys.shape, "bool", stream)
         self._find({"keys": keys, "pointers_out": pointers, "status_out": found}, True, stream)
-        return self._given(keys, pointers), self._given(keys, found)
+        return given(keys, pointers), given(keys, found)
 
     def contains(self, keys: Array, found: Array = None, *, stream: Any = None) -> Array:
         """Returns which keys have a row."""
-        keys = self._keys(keys)
+        keys = as_keys(keys)
         flags = self._new(keys, keys.shape, "bool", stream) if found is None else found
         self._find({"keys": keys, "status_out": flags}, True, stream)
-        return self._given(keys, flags)
+        return given(keys, flags)
 
     def find_pooled(
         self,
@@ -209,8 +200,8 @@ class GpuTable:
         """Returns the sum or mean of the rows of each bag of keys, dequantized, and how many of its
         keys were found. Bag `b` has the keys from `offsets[b]` to `offsets[b + 1]`. Formats and
         arithmetic are those of `Table.find_pooled`."""
-        keys, offsets = self._keys(keys), self._keys(offsets)
-        bags = max(_length(offsets.shape) - 1, 0)
+        keys, offsets = as_keys(keys), as_keys(offsets)
+        bags = max(length(offsets.shape) - 1, 0)
         values = self._table.pooled_dim(mode, dtype)
         rows = self._new(keys, (bags, values), dtype, stream) if out is None else out
         found = self._new(keys, (bags,), "int32", stream)
@@ -225,7 +216,7 @@ class GpuTable:
             "sums": sums,
         }
         self._table.find_pooled(arrays, mode, dtype, stream=stream)
-        return self._given(keys, rows), self._given(keys, found)
+        return given(keys, rows), given(keys, found)
 
     # Operations that change entries. `status`, if given, gets the outcome for each key, a byte:
     # 0 absent, 1 found, 2 inserted, 3 inserted in place of another entry, 4 refused, 5 pinned.
@@ -256,11 +247,11 @@ class GpuTable:
     ) -> Entries:
         """`insert_or_assign` that returns what the table does not keep: evicted and refused
         entries."""
-        keys = self._keys(keys)
-        entries = self._new_entries(keys, _length(keys.shape), stream)
+        keys = as_keys(keys)
+        entries = self._new_entries(keys, length(keys.shape), stream)
         arrays = _entry_arrays(entries)
         self._write("insert_and_evict", keys, rows, scores, epoch, status, stream, **arrays)
-        return Entries(*(self._given(keys, each) for each in entries))
+        return Entries(*(given(keys, each) for each in entries))
 
     def find_or_insert(
         self,
@@ -274,12 +265,12 @@ class GpuTable:
         stream: Any = None,
     ) -> Array:
         """Returns the rows of keys, after absent keys were inserted with `rows`, or with zeros."""
-        keys = self._keys(keys)
+        keys = as_keys(keys)
         found = self._new_rows(keys, stream) if out is None else out
         self._write(
             "find_or_insert", keys, rows, scores, epoch, status, stream, rows_out=found
         )
-        return self._given(keys, found)
+        return given(keys, found)
 
     def accumulate_or_assign(
         self,
@@ -340,10 +331,10 @@ class GpuTable:
         stream: Any = None,
     ) -> Array:
         """Returns the rows of keys, and updates the scores of present ones."""
-        keys = self._keys(keys)
+        keys = as_keys(keys)
         rows = self._new_rows(keys, stream) if out is None else out
         self._write("find_and_update", keys, None, scores, epoch, status, stream, rows_out=rows)
-        return self._given(keys, rows)
+        return given(keys, rows)
 
     def lock(self, keys: Array, *, status: Array = None, stream: Any = None) -> None:
         """Pins entries: only `clear` changes, erases or evicts them until they are unlocked."""
@@ -392,9 +383,9 @@ class GpuTable:
             slots=(first, end),
             scores=scores,
             key_bits=key_bits,
-            stream=self._stream(like, stream),
+            stream=stream_for(self._table, like, stream),
         )
-        return Entries(*(self._given(like, each) for each in entries))
+        return Entries(*(given(like, each) for each in entries))
 
     def size_if(
         self,
@@ -421,11 +412,11 @@ class GpuTable:
 
     def clear(self, *, stream: Any = None) -> None:
         """Removes all entries, also pinned ones."""
-        self._table.clear(stream=self._stream(None, stream))
+        self._table.clear(stream=stream_for(self._table, None, stream))
 
     def size(self, *, stream: Any = None) -> int:
         """The number of entries, after the work on the stream. Waits."""
-        return self._table.size(stream=self._stream(None, stream))
+        return self._table.size(stream=stream_for(self._table, None, stream))
 
     def __len__(self) -> int:
         return self.size()
@@ -436,12 +427,12 @@ class GpuTable:
     def reserve(self, capacity: int, *, stream: Any = None) -> None:
         """Grows the table to at least this many slots, up to `max_capacity`. Waits for the stream;
         no other stream may use the table meanwhile."""
-        self._table.reserve(capacity=capacity, stream=self._stream(None, stream))
+        self._table.reserve(capacity=capacity, stream=stream_for(self._table, None, stream))
 
     def reserve_for(self, keys: int, *, stream: Any = None) -> None:
         """Grows the table if it may and this many new keys might fill a bucket. A table on the CPU
         does so by itself."""
-        self._table.reserve(keys=keys, stream=self._stream(None, stream))
+        self._table.reserve(keys=keys, stream=stream_for(self._table, None, stream))
 
     def set_max_capacity(self, max_capacity: int) -> None:
         """Sets the capacity up to which the table may grow."""
@@ -449,11 +440,11 @@ class GpuTable:
 
     def save(self, path: str | os.PathLike[str], *, stream: Any = None) -> None:
         """Writes all entries to a file, after the work on the stream. Waits."""
-        self._table.save(path, stream=self._stream(None, stream))
+        self._table.save(path, stream=stream_for(self._table, None, stream))
 
     def load(self, path: str | os.PathLike[str], *, stream: Any = None) -> int:
         """Inserts the entries of a saved table with their scores, and returns their number."""
-        return self._table.load(path, stream=self._stream(None, stream))
+        return self._table.load(path, stream=stream_for(self._table, None, stream))
 
     def close(self) -> None:
         """Frees the table. Waits for the work of the device."""
@@ -476,7 +467,9 @@ class GpuTable:
         self.close()
 
     def __reduce__(self) -> Any:
-        raise InvalidArgumentError("a table is memory of this process: pickle what `save` writes")
+        raise InvalidArgumentError(
+            "a table in memory cannot be pickled: save it, and load the file elsewhere"
+        )
 
     def __repr__(self) -> str:
         if self.closed:
@@ -501,7 +494,7 @@ class GpuTable:
         **others: Array,
     ) -> None:
         arrays = {
-            "keys": self._keys(keys),
+            "keys": as_keys(keys),
             "rows": rows,
             "scores": scores,
             "status_out": status,
@@ -524,44 +517,12 @@ class GpuTable:
             slots=(0, _U64_MAX),
             scores=scores,
             key_bits=key_bits,
-            stream=self._stream(like, stream),
+            stream=stream_for(self._table, like, stream),
         )
-        return self._given(like, count)
-
-    def _keys(self, keys: Array) -> Array:
-        """The keys as an array. A list becomes one of NumPy's."""
-        if isinstance(keys, np.ndarray):
-            if keys.dtype.kind in "iu" and keys.dtype.itemsize < 8:
-                return keys.astype(np.int64)
-            return np.ascontiguousarray(keys)
-        if hasattr(keys, "__dlpack__"):
-            return keys
-        array = np.asarray(keys)
-        if array.size == 0:
-            return array.astype(np.int64)
-        if array.dtype.kind not in "iu":
-            raise InvalidArgumentError(f"keys must be integers, not {array.dtype}")
-        return array if array.dtype.itemsize == 8 else array.astype(np.int64)
+        return given(like, count)
 
     def _new(self, like: Array, shape: Sequence[int], dtype: Any, stream: Any) -> Array:
-        """An array of zeros where the table is, of the library of `like` if it can be written."""
-        shape, library = tuple(shape), _library(like)
-        name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
-        if library == "torch":
-            import torch
-
-            return torch.zeros(shape, dtype=getattr(torch, name), device=like.device)
-        if name == "bfloat16":
-            name = "uint16"
-        if library == "cupy":
-            import cupy
-
-            return cupy.zeros(shape, name)
-        if self.gpu is None:
-            return np.zeros(shape, name)
-        # `DeviceArray` has no booleans.
-        name = {"bool": "uint8", "uint16": "bfloat16"}.get(name, name)
-        return self._table.zeros(list(shape), name, stream=self._stream(like, stream))
+        return zeros(self._table, like, tuple(shape), dtype, stream)
 
     def _new_rows(self, keys: Array, stream: Any) -> Array:
         return self._new(keys, (*keys.shape, self.dim), self.dtype, stream)
@@ -574,35 +535,6 @@ class GpuTable:
             self._new(like, (n,), "int64", stream),
             self._new(like, (n,), "int64", stream),
         )
-
-    def _given(self, like: Array, array: Array) -> Array:
-        """The array as one of the library of `like`, without a copy."""
-        if _library(like) in ("jax", "jaxlib") and _library(array) in ("numpy", "forerun"):
-            import jax
-
-            return jax.dlpack.from_dlpack(array)
-        return array
-
-    def _stream(self, like: Array, stream: Any) -> Any:
-        """The stream of a call that has no arrays, or makes them: the given one, or the current one
-        of the library of `like`, of PyTorch or of CuPy."""
-        if stream is not None or self.gpu is None:
-            return stream
-        library = _library(like)
-        torch = sys.modules.get("torch")
-        if torch is not None and library != "cupy" and torch.cuda.is_initialized():
-            return cast(Any, torch).cuda.current_stream(self.gpu)
-        cupy = sys.modules.get("cupy")
-        if cupy is not None and library != "torch":
-            return cast(Any, cupy).cuda.get_current_stream()
-        return None
-
-
-def _length(shape: Sequence[int]) -> int:
-    n = 1
-    for extent in shape:
-        n *= int(extent)
-    return n
 
 
 def _entry_arrays(entries: Entries) -> dict[str, Array]:

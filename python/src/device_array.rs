@@ -32,7 +32,7 @@ struct ManagedTensor {
 
 /// An array in a GPU's memory. `__dlpack__` gives it to other libraries without a copy:
 /// `torch.from_dlpack(array)`, `cupy.from_dlpack(array)`, `jax.dlpack.from_dlpack(array)`.
-#[pyclass(frozen, module = "forerun")]
+#[pyclass(frozen, module = "forerun.gpu_table")]
 pub(crate) struct DeviceArray {
     memory: Arc<DeviceBuffer>,
     shape: Vec<i64>,
@@ -151,7 +151,7 @@ impl DeviceArray {
         let _ = (max_version, dl_device);
         if copy == Some(true) {
             return Err(pyo3::exceptions::PyBufferError::new_err(
-                "a forerun.DeviceArray is exported without a copy",
+                "a DeviceArray is exported without a copy",
             ));
         }
         let is_unordered = match stream {
@@ -201,9 +201,13 @@ impl DeviceArray {
         }
     }
 
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid("an array on a GPU cannot be pickled"))
+    }
+
     fn __repr__(&self) -> String {
         format!(
-            "forerun.DeviceArray(shape={:?}, dtype={}, device={})",
+            "forerun.gpu_table.DeviceArray(shape={:?}, dtype={}, device={})",
             self.shape,
             self.dtype.name(),
             self.memory.gpu().info().ordinal
