@@ -44,6 +44,14 @@ def as_keys(keys: Array) -> Array:
     return array if array.dtype.itemsize == 8 else array.astype(np.int64)
 
 
+def as_integers(numbers: Array) -> Array:
+    """Scores or flags. A list becomes an array of NumPy's."""
+    if not isinstance(numbers, (list, tuple)):
+        return numbers
+    array = np.asarray(numbers)
+    return array if array.dtype == bool else as_keys(array)
+
+
 def zeros(
     table: _GpuTable, like: Array, shape: tuple[int, ...], dtype: Any, stream: Any
 ) -> Array:

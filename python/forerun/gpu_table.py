@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from forerun._forerun import DeviceArray, _GpuTable
-from forerun._gpu_arrays import Array, as_keys, given, length, stream_for, zeros
+from forerun._gpu_arrays import Array, as_integers, as_keys, given, length, stream_for, zeros
 from forerun.errors import ClosedError, InvalidArgumentError
 
 __all__ = ["DeviceArray", "Entries", "GpuTable", "Missed"]
@@ -285,6 +285,7 @@ class GpuTable:
     ) -> None:
         """Adds rows to those of present keys whose flag is not 0, and inserts absent keys whose
         flag is 0."""
+        flags = as_integers(flags)
         self._write(
             "accumulate_or_assign", keys, rows, scores, epoch, status, stream, flags=flags
         )
@@ -496,7 +497,7 @@ class GpuTable:
         arrays = {
             "keys": as_keys(keys),
             "rows": rows,
-            "scores": scores,
+            "scores": as_integers(scores),
             "status_out": status,
             **others,
         }
