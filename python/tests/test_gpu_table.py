@@ -211,6 +211,7 @@ def test_what_cannot_be_used_is_refused_by_name(table):
     for call, words in [
         (lambda: table.insert_or_assign(keys, rows[:1]), "`rows` has 16 bytes, but must have 32"),
         (lambda: table.insert_or_assign(keys, rows.astype(np.float64)), "of float32, not float64"),
+        (lambda: table.insert_or_assign(keys, rows.astype(">f4")), "of float32, not >f4"),
         (lambda: table.insert_or_assign(keys, None), "insert_or_assign needs rows"),
         (lambda: table.insert_or_assign(keys, rows[:, ::-1]), "not C-contiguous"),
         (lambda: table.insert_or_assign([1.5, 2.5], rows), "keys must be integers"),

@@ -74,6 +74,7 @@ impl Elements {
 fn kind_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Kind> {
     let dtype = array.dtype();
     let code = match dtype.kind() {
+        _ if dtype.is_native_byteorder() == Some(false) => u8::MAX,
         b'i' => SIGNED,
         b'u' => UNSIGNED,
         b'f' => FLOAT,
