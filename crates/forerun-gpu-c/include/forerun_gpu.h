@@ -17,7 +17,7 @@
 //               a cudaStream_t or CUstream of its primary context, or NULL for the default stream.
 //               An operation is one launch: it neither waits nor allocates, and may be captured
 //               into a CUDA graph. Functions that wait say so.
-//   on the CPU  arrays are ordinary memory, a call is done when it returns, and streams are ignored.
+//   on the CPU  arrays are ordinary memory, calls are done when they return, streams do not matter.
 //
 // Until the stream has run an operation, its arrays must stay allocated, nothing else may write
 // what it reads, and nothing else may use what it writes. rows_out may be rows, and scores_out may
