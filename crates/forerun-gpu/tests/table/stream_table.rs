@@ -62,21 +62,25 @@ struct Call<'p> {
     place: &'p mut dyn Place,
     batch: RawBatch,
     outputs: Vec<(u64, usize)>,
+    /// Output for this many entries, and how many there were before.
+    entries: Option<(RawEntries, usize, u64)>,
 }
 
 impl<'p> Call<'p> {
     fn new(place: &'p mut dyn Place, keys: &[u64], scores: &[u64]) -> Call<'p> {
         let keys_at = place.array(&words(keys));
+        let flags: Vec<u8> = keys.iter().map(|key| (key % 2) as u8).collect();
         let batch = RawBatch {
             rows: Some(place.array(&rows_of(keys, 3, ROW as u64))),
             scores: Some(place.array(&words(scores))),
-            flags: Some(place.array(&keys.iter().map(|key| (key % 2) as u8).collect::<Vec<_>>())),
+            flags: Some(place.array(&flags)),
             ..RawBatch::new(keys_at, keys.len() as u64)
         };
         Call {
             place,
             batch,
             outputs: Vec::new(),
+            entries: None,
         }
     }
 
@@ -86,7 +90,21 @@ impl<'p> Call<'p> {
         address
     }
 
-    /// All outputs of a call. Those of entries begin after some that are already there.
+    /// Output for entries that begins after `before` others.
+    fn entries(&mut self, room: usize, before: u64) -> RawEntries {
+        let room = room + before as usize;
+        let out = RawEntries {
+            count: self.place.array(&words(&[before])),
+            keys: self.place.array(&vec![0xaa; room * 8]),
+            rows: Some(self.place.array(&vec![0xaa; room * ROW])),
+            scores: Some(self.place.array(&vec![0xaa; room * 8])),
+            positions: Some(self.place.array(&vec![0xaa; room * 8])),
+        };
+        self.entries = Some((out, room, before));
+        out
+    }
+
+    /// All outputs of a call.
     fn with_outputs(mut self, entries: bool) -> Self {
         let rows_out = self.output(N * ROW);
         self.batch = RawBatch {
@@ -97,24 +115,42 @@ impl<'p> Call<'p> {
             ..self.batch
         };
         if entries {
-            let count = self.place.array(&words(&[3]));
-            self.outputs.push((count, 8));
-            self.batch.entries_out = Some(RawEntries {
-                count,
-                keys: self.output((N + 3) * 8),
-                rows: Some(self.output((N + 3) * ROW)),
-                scores: Some(self.output((N + 3) * 8)),
-                positions: Some(self.output((N + 3) * 8)),
-            });
+            self.batch.entries_out = Some(self.entries(N, 3));
         }
         self
     }
 
+    /// What the call has left. Entries have no order.
     fn given(self) -> Vec<Vec<u8>> {
         let outputs = self.outputs.iter();
-        outputs
+        let mut all: Vec<_> = outputs
             .map(|(at, len)| self.place.bytes(*at, *len))
-            .collect()
+            .collect();
+        let Some((out, room, before)) = self.entries else {
+            return all;
+        };
+        let count = self.place.bytes(out.count, 8);
+        let end = u64::from_ne_bytes(count[..].try_into().unwrap()) as usize;
+        let arrays = [
+            (Some(out.keys), 8),
+            (out.rows, ROW),
+            (out.scores, 8),
+            (out.positions, 8),
+        ];
+        let arrays = arrays.map(|(at, each)| (self.place.bytes(at.unwrap(), room * each), each));
+        let entry = |i: usize| -> Vec<u8> {
+            let parts = arrays
+                .iter()
+                .map(|(bytes, each)| &bytes[i * each..][..*each]);
+            parts.flatten().copied().collect()
+        };
+        let mut given: Vec<Vec<u8>> = (before as usize..end.min(room)).map(entry).collect();
+        given.sort();
+        all.push(count);
+        all.extend(given);
+        // Nothing else is written.
+        all.extend((0..before as usize).chain(end.min(room)..room).map(entry));
+        all
     }
 }
 
@@ -167,15 +203,7 @@ fn program(table: &StreamTable, place: &mut dyn Place) -> Vec<(String, Vec<Vec<u
         let slots = 32..table.capacity() + 99;
         let room = (table.capacity() - 32) as usize;
         let mut call = Call::new(place, &[], &[]);
-        let count = call.place.array(&words(&[0]));
-        call.outputs.push((count, 8));
-        let out = RawEntries {
-            count,
-            keys: call.output(room * 8),
-            rows: Some(call.output(room * ROW)),
-            scores: Some(call.output(room * 8)),
-            positions: Some(call.output(room * 8)),
-        };
+        let out = call.entries(room, 0);
         // SAFETY: as above, for each slot.
         unsafe { table.scan(scan, slots, &condition, &out, stream) }.unwrap();
         all.push((format!("{scan:?}"), call.given()));
