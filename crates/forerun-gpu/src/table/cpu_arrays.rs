@@ -101,11 +101,10 @@ unsafe fn answers<'a>(batch: &RawBatch, n: u64, row_bytes: u64) -> Result<Answer
             .map(|address| unsafe { write::<u64>(address, n, what) })
             .transpose()
     };
+    let row_bytes = n.saturating_mul(row_bytes);
     let rows = match batch.rows_out {
         // SAFETY: as above, for bytes.
-        Some(address) => {
-            Some(unsafe { write::<u8>(address, n.saturating_mul(row_bytes), "the row output") }?)
-        }
+        Some(address) => Some(unsafe { write::<u8>(address, row_bytes, "the row output") }?),
         None => None,
     };
     let status = match batch.status_out {
