@@ -74,6 +74,8 @@ def pytest(python, arguments, cwd, environment=(), timeout_s=600):
             "-m",
             "pytest",
             "-q",
+            # A long traceback takes seconds to format in files of thousands of lines.
+            "--tb=native",
             "-o",
             "addopts=",
             "-p",

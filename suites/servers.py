@@ -101,9 +101,10 @@ class RespServer(Server):
     """A server that speaks RESP on `port`. `command` is Redis or Valkey, or takes memcached's long
     options and --resp."""
 
-    def __init__(self, command, *options, port=None, **resources):
+    def __init__(self, command, *options, port=None, databases=1, **resources):
         super().__init__(command, *options, **resources)
         self.wanted_port = port
+        self.databases = databases
 
     def line(self):
         resp = self.wanted_port or free_port()
@@ -113,10 +114,13 @@ class RespServer(Server):
                 "--port", str(resp),
                 "--save", "",
                 "--appendonly", "no",
-                "--databases", "1",
+                "--databases", str(self.databases),
                 *self.options,
             ]
         else:
-            line = super().line() + ["--resp", f"127.0.0.1:{resp}"]
+            line = super().line() + [
+                "--resp", f"127.0.0.1:{resp}",
+                "--resp-databases", str(self.databases),
+            ]
         self.port = resp
         return line

@@ -1,4 +1,4 @@
-"""Counts the instructions that a warp issues per key in the kernels that find slots.
+"""Counts the instructions that a warp issues per key in the kernels that find slots and that write.
 
     slots.py <folder of the kernels' sources> <disassembly with line numbers: nvdisasm -c -gi>
 
@@ -7,17 +7,22 @@ body, each counted once. The parts of a search have names, in comments at the en
 `// slots: NAME`. An instruction belongs to the innermost named line from which it was inlined, so
 what a line calls belongs to it. Which parts run depends on the table:
 
-    load 0.5   narrow; row for buckets of 32 slots and less, which have no narrow part
-    load 1.0   row, once per candidate
-    some       inside these: four keys of each tile, so twice per row if a tile has eight lanes
-    second     a lane's second equal digest: counted with the part that it is in
-    missed     only find_missed needs it: not counted
+    find, 0.5    narrow, one half of a row of 128 slots; row for narrower buckets
+    find, 1.0    row, once per candidate
+    assign       row, once per candidate
+    insert, 0.5  row and free, once
+    insert, 1.0  row and free, once per candidate; victim, a turn of four keys: eight times
+    some         inside narrow and row: four keys of each tile, so twice per row if a tile has eight
+                 lanes
+    missed       only find_missed needs it: not counted
+    thread       a thread per key, not counted: a loop over the slots of a row
+    row copies, scores, pins and the like of writers are counted once, as if each key needed all
 
 What has no name always runs. Code for a warp whose lanes are not together is not counted. The
 counts are upper limits: they have all steps of a part, even if no key of the warp needs them. A
-loop over the slots of a full row would not count, so the kernels that have one (a thread per key,
-HierarchicalKV's pipeline) are not counted here. Lookups of rows search in the same way; how often
-their loops over a row's units turn depends on the row.
+loop counts once, so the kernels that have one per key (a thread per key, HierarchicalKV's pipeline)
+are not counted here. Lookups of rows search in the same way; how often their loops over a row's
+units turn depends on the row.
 """
 
 import collections
@@ -26,8 +31,20 @@ import re
 import sys
 
 KEYS = 32
+# Per kernel and case: the parts, each with the times it runs for one and for two candidates.
+CASES = {
+    "table_find_slots": {
+        "0.5": (("narrow", (1, 1)),),
+        "1.0": (("row", (1, 2)),),
+    },
+    "table_write": {
+        "assign": (("row", (1, 2)),),
+        "insert 0.5": (("row", (1, 1)), ("free", (1, 1))),
+        "insert 1.0": (("row", (1, 2)), ("free", (1, 2)), ("victim", (8, 8))),
+    },
+}
 LIMITS = {"0.5": 30, "1.0": 50}
-PARTS = {"narrow", "row", "some", "second", "missed"}
+PARTS = {"narrow", "row", "some", "free", "victim", "missed", "thread"}
 
 
 def named_lines(folder):
@@ -51,7 +68,7 @@ def together(section):
     for line in lines[:end]:
         jump = re.search(r"\bBRA (?!\.DIV).*?`\((\S+)\)", line)
         if jump and labels[jump[1]] >= end:
-            sys.exit(f"a kernel that finds slots jumps to code that is not counted: {line}")
+            sys.exit(f"a kernel jumps to code that is not counted: {line}")
     return lines[:end]
 
 
@@ -76,45 +93,57 @@ def slots_in(counts, part, turns):
     """Instructions per key of a part, or of what has no name."""
     instructions = 0
     for names, n in counts.items():
-        names = set(names)
-        if part in names or (part is None and not names):
+        rest = set(names) - {"some"}
+        # What is free is noted within the search of a row, too.
+        mine = rest == {part} or rest == {part, "row"} if part else not rest
+        if mine:
             instructions += n * (turns if "some" in names else 1)
     return instructions / KEYS
+
+
+def show(kind, sections, lines):
+    """Prints a line per width, and returns what exceeds the limits."""
+    faults = []
+    cases = CASES[kind]
+    titles = "".join(f"{f'{c} {case}':>15}" for case in cases for c in "12")
+    print(f"{'issue slots per key':<22}{titles}")
+    for width, section in sorted(sections.items()):
+        counts = parts_of(section, lines)
+        has = {part for names in counts for part in names}
+        turns = max(1, width // 64)
+        cells = ""
+        for case, parts in cases.items():
+            for candidates in (1, 2):
+                found = slots_in(counts, None, 1)
+                for part, times in parts:
+                    part = "row" if part == "narrow" and "narrow" not in has else part
+                    inner = 1 if part == "narrow" else turns
+                    found += times[candidates - 1] * slots_in(counts, part, inner)
+                cells += f"{found:>15.1f}"
+                if found > LIMITS.get(case, found):
+                    faults.append(
+                        f"{kind}_w{width}, {case}: {found:.1f} slots per key, "
+                        f"{LIMITS[case]} allowed"
+                    )
+        print(f"{f'{kind}_w{width}':<22}{cells}")
+        needed = {part for parts in cases.values() for part, _ in parts} | {"some"}
+        missing = needed - has - {"narrow"}
+        if missing:
+            faults.append(f"{kind}_w{width}: no instruction is of {', '.join(sorted(missing))}")
+    if len(sections) != 4:
+        faults.append(f"the disassembly has {len(sections)} kernels {kind}, not 4")
+    return faults
 
 
 def main(folder, disassembly):
     lines = named_lines(pathlib.Path(folder))
     text = pathlib.Path(disassembly).read_text()
-    sections = {
-        int(name[1]): section
-        for section in re.split(r"\.section\s+\.text\.", text)[1:]
-        if (name := re.match(r"table_find_slots_w(\d+)", section))
-    }
-    faults = []
-    titles = "".join(f"{f'{c} at {load}':>10}" for load in LIMITS for c in "12")
-    print(f"{'issue slots per key':<24}{titles}")
-    for width, section in sorted(sections.items()):
-        name = f"table_find_slots_w{width}"
-        counts = parts_of(section, lines)
-        has = {part for names in counts for part in names}
-        cells = ""
-        for load, limit in LIMITS.items():
-            for candidates in (1, 2):
-                round_of = "narrow" if load == "0.5" and "narrow" in has else "row"
-                rows = candidates if load == "1.0" else 1
-                turns = max(1, width // 64) if round_of == "row" else 1
-                found = slots_in(counts, None, 1) + rows * slots_in(counts, round_of, turns)
-                cells += f"{found:>10.1f}"
-                if found > limit:
-                    faults.append(
-                        f"{name}, load {load}: {found:.1f} slots per key, {limit} allowed"
-                    )
-        print(f"{name:<24}{cells}")
-        missing = {"row", "some", "second", "missed"} - has
-        if missing:
-            faults.append(f"{name}: no instruction belongs to {', '.join(sorted(missing))}")
-    if len(sections) != 4:
-        faults.append(f"the disassembly has {len(sections)} kernels that find slots, not 4")
+    sections = {kind: {} for kind in CASES}
+    for section in re.split(r"\.section\s+\.text\.", text)[1:]:
+        name = re.match(r"(\w+?)_w(\d+)\b", section)
+        if name and name[1] in sections:
+            sections[name[1]][int(name[2])] = section
+    faults = [fault for kind in CASES for fault in show(kind, sections[kind], lines)]
     for fault in faults:
         print(f"FAULT {fault}")
     return 1 if faults else 0

@@ -1,8 +1,10 @@
 //! Embeds the kernels: always as source, and as machine code if a CUDA compiler is found.
 //!
 //! ```text
-//!   kernels/all.cu ─ flatten ─ kernels.cu ─┬─ nvcc -ptx ─ 80.ptx ─ nvcc -cubin ─ sm_80.cubin
-//!                                          └─ nvcc -ptx ─ 90.ptx ─ nvcc -cubin ─ sm_90.cubin
+//!   kernels/all.cu ─ flatten ─ kernels.cu ─┬─ nvcc -ptx ─  80.ptx ─ nvcc -cubin ─ sm_80.cubin
+//!                                          ├─ nvcc -ptx ─  90.ptx ─ nvcc -cubin ─ sm_90.cubin
+//!                                          ├─ nvcc -ptx ─ 100.ptx ─ nvcc -cubin ─ sm_100.cubin
+//!                                          └─ nvcc -ptx ─ 120.ptx ─ nvcc -cubin ─ sm_120.cubin
 //!   embedded.rs    the images made, and the version of CUDA that the compiler belongs to
 //! ```
 //!
@@ -22,8 +24,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The architectures.
-const ARCHITECTURES: [&str; 2] = ["80", "90"];
+/// The architectures, each with the oldest CUDA whose compiler has it.
+const ARCHITECTURES: [(&str, u32); 4] = [
+    ("80", 12_000),
+    ("90", 12_000),
+    ("100", 12_080),
+    ("120", 12_080),
+];
 
 fn main() -> Result<(), String> {
     println!("cargo::rerun-if-changed=build.rs");
@@ -142,7 +149,10 @@ fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<u32, String> {
         Ok(())
     };
     let mut version = None;
-    for number in ARCHITECTURES {
+    for (number, since) in ARCHITECTURES {
+        if version.is_some_and(|version| version < since) {
+            continue;
+        }
         let ptx = out.join(format!("{number}.ptx"));
         let cubin = out.join(format!("sm_{number}.cubin"));
         run(&["-ptx", &format!("-arch=compute_{number}")], source, &ptx)?;
@@ -168,8 +178,8 @@ fn cuda_version(ptx: &str) -> Option<u32> {
 /// The file that `src/cubin/mod.rs` includes. PTX is text and must end with a zero byte.
 fn list(compiler: Option<u32>) -> String {
     let mut text = String::new();
-    for number in ARCHITECTURES {
-        let (cubin, ptx) = match compiler {
+    for (number, since) in ARCHITECTURES {
+        let (cubin, ptx) = match compiler.filter(|version| *version >= since) {
             None => ("None".to_owned(), "None".to_owned()),
             Some(_) => (
                 format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/sm_{number}.cubin\")))"),
@@ -180,7 +190,10 @@ fn list(compiler: Option<u32>) -> String {
             ),
         };
         let _ = writeln!(text, "const SM_{number}: Option<&[u8]> = {cubin};");
-        let _ = writeln!(text, "const PTX_{number}: Option<&[u8]> = {ptx};");
+        // Newer devices take the PTX for 9.0.
+        if since <= 12_000 {
+            let _ = writeln!(text, "const PTX_{number}: Option<&[u8]> = {ptx};");
+        }
     }
     // Without images, the version is not used.
     let version = compiler.unwrap_or_default();

@@ -30,6 +30,9 @@ use crate::views;
 /// The lengths of a key, as in memcached.
 const KEY_BYTES: RangeInclusive<usize> = 1..=250;
 
+/// So many entries are stored after one prefetch.
+const PREFETCH_KEYS: usize = forerun::cache::Cache::PREFETCH_KEYS;
+
 /// The default memory limit.
 const DEFAULT_LIMIT: Size = Size(64 << 20);
 
@@ -298,17 +301,30 @@ impl Cache {
         let pairs = Batch::pairs(&keys, &values)?;
         let cache = self.open()?;
         let expiry = expiry(&cache, ttl_seconds);
+        let is_refused = |&(key, value): &(&[u8], &[u8])| {
+            let is_stored = || {
+                let stored = cache.store(Store {
+                    expiry,
+                    ..Store::set(key, value)
+                });
+                matches!(stored, StoreResult::Stored { .. })
+            };
+            !(KEY_BYTES.contains(&key.len()) && is_stored())
+        };
         let refused = py.detach(|| {
-            pairs.iter().position(|(key, value)| {
-                let is_stored = || {
-                    let stored = cache.store(Store {
-                        expiry,
-                        ..Store::set(key, *value)
-                    });
-                    matches!(stored, StoreResult::Stored { .. })
-                };
-                !(KEY_BYTES.contains(&key.len()) && is_stored())
-            })
+            let mut keys = [&[][..]; PREFETCH_KEYS];
+            let mut stored = 0;
+            for pairs in pairs.chunks(PREFETCH_KEYS) {
+                for (slot, (key, _)) in keys.iter_mut().zip(pairs) {
+                    *slot = key;
+                }
+                cache.pin().prefetch(&keys[..pairs.len()]);
+                if let Some(position) = pairs.iter().position(is_refused) {
+                    return Some(stored + position);
+                }
+                stored += pairs.len();
+            }
+            None
         });
         match refused {
             None => Ok(()),

@@ -41,6 +41,15 @@ mod export;
 mod gather;
 #[allow(unsafe_code, reason = "the arrays of a call are addresses")]
 mod gpu_table;
+mod host_rows;
+mod hot_pool;
+#[allow(unsafe_code, reason = "a GPU's tensor is an address")]
+mod hot_pool_cuda;
+#[allow(
+    unsafe_code,
+    reason = "the memory of other libraries is given by address"
+)]
+mod hot_pool_tables;
 mod interrupt;
 mod items;
 mod key_range;
@@ -99,6 +108,10 @@ mod module {
     #[pymodule_export]
     use crate::gather::{CopyCounts, device_info, gather, scatter};
     #[pymodule_export]
+    use crate::host_rows::HostRows;
+    #[pymodule_export]
+    use crate::hot_pool::{HotPlan, HotPool, HotPoolCounts};
+    #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]
     use crate::keyspace::Keyspace;
@@ -124,6 +137,11 @@ mod module {
         // For `forerun.gpu_table`.
         let gpu_table = module.py().get_type::<crate::gpu_table::GpuTable>();
         module.setattr("_GpuTable", gpu_table)?;
+        // For `forerun.hisparse`.
+        let swap_in = pyo3::wrap_pyfunction!(crate::hot_pool_tables::_swap_in, module)?;
+        module.setattr("_swap_in", swap_in)?;
+        let copy_planned = pyo3::wrap_pyfunction!(crate::hot_pool_tables::_copy_planned, module)?;
+        module.setattr("_copy_planned", copy_planned)?;
         // For forerun.ray.
         let batch = module.py().get_type::<crate::shard_batch::ShardBatch>();
         module.setattr("_ShardBatch", batch)?;

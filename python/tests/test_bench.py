@@ -122,3 +122,11 @@ def test_invalid_arguments_are_refused_with_a_message(tmp_path):
         command = [sys.executable, str(BENCH / "table.py"), *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and word in done.stderr
+
+
+def test_every_engine_of_the_hot_pool_has_a_line(tmp_path):
+    lines = run(tmp_path, "hot_pool.py", "--new", "0.1,0.5")
+    cells = {(line["engine"], line["new"]) for line in lines}
+    assert len(lines) == len(cells) == 4 * 2
+    assert all(line["positions_per_second"] > 0 for line in lines)
+    assert all(line["ratio_to_loop"] == 1 for line in lines if line["engine"] == "loop")

@@ -80,7 +80,7 @@ def test_blocks_were_found():
         "docs/guide/cache.md": 3,
         "docs/guide/client.md": 2,
         "docs/guide/kvcacheio.md": 1,
-        "docs/guide/python.md": 9,
+        "docs/guide/python.md": 10,
     }
 
 

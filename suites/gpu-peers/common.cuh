@@ -175,6 +175,8 @@ struct Operation {
     std::function<void(cudaStream_t)> run;  // on the call's keys
     // The share of keys that the last run found, if the operation reports it.
     std::function<double()> found;
+    // Runs before each call and is not timed.
+    std::function<void()> prepare;
     std::vector<CallTimes> took;
     double share = 0;
 };
@@ -219,6 +221,7 @@ void measure(const Setting& setting, Keys& keys, std::vector<Operation>& operati
             Operation& op = operations[(turn + size_t(round + 1)) % operations.size()];
             const Keys::Call call = keys.call(setting);
             give(call);
+            if (op.prepare) op.prepare();
             const CallTimes took = timer.time(op.run);
             if (round < 0) {
                 op.share = op.found ? op.found() : setting.hit_rate;

@@ -36,6 +36,9 @@ trait Map: Send + Sync + Sized {
 
     fn insert(&mut self, key: u64, value: u64);
 
+    /// Removes an entry, and returns whether it existed.
+    fn take(&mut self, key: u64) -> bool;
+
     /// Looks up keys one at a time, and reports each result.
     fn get_each(&self, keys: &[u64], answer: impl FnMut(usize, Option<u64>));
 
@@ -81,6 +84,10 @@ impl Map for Hashbrown {
         Hashbrown::insert(self, key, value);
     }
 
+    fn take(&mut self, key: u64) -> bool {
+        Hashbrown::remove(self, &key).is_some()
+    }
+
     #[inline]
     fn get_each(&self, keys: &[u64], mut answer: impl FnMut(usize, Option<u64>)) {
         for (at, key) in keys.iter().enumerate() {
@@ -105,6 +112,10 @@ impl Map for Papaya {
 
     fn insert(&mut self, key: u64, value: u64) {
         self.pin().insert(key, value);
+    }
+
+    fn take(&mut self, key: u64) -> bool {
+        self.pin().remove(&key).is_some()
     }
 
     #[inline]
@@ -140,6 +151,10 @@ impl Map for Scc {
 
     fn insert(&mut self, key: u64, value: u64) {
         self.upsert_sync(key, value);
+    }
+
+    fn take(&mut self, key: u64) -> bool {
+        self.remove_sync(&key).is_some()
     }
 
     #[inline]
@@ -208,6 +223,10 @@ impl<M: Map> ContenderTable<u64, u64> for Filled<M> {
             self.0.insert(*key, *value);
         }
         Ok(InsertOutcome::All)
+    }
+
+    fn remove(&mut self, keys: &[u64]) -> usize {
+        keys.iter().filter(|&&key| self.0.take(key)).count()
     }
 
     fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<u64, u64> + '_>> {

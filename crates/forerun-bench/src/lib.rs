@@ -4,8 +4,9 @@
 //! ```text
 //!   roofline, memtable, btree, ycsb/, scan/, workloads/, hash/, gather/, gpu_table/,
 //!   gpu_roofline, server/, client/, cache/, table/,
-//!   count_lookups/              the benches: Args and run()
-//!   seeds/                      runs them for the tables of Forerun's sources
+//!   count_lookups/, pressure/   the benches: Args and run()
+//!   seeds/, growth/             run them for the tables of Forerun's sources, and by size
+//!   bench_rows/                 their rows, by their command lines
 //!   lookup_args                 the options that memtable and btree share
 //!   lookup_workloads            lookups and inserts over any engine
 //!   loaded_engine               its store between the turns
@@ -43,6 +44,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench_rows;
 pub mod btree;
 pub mod cache;
 pub mod client;
@@ -51,6 +53,7 @@ pub mod engine;
 pub mod gather;
 pub mod gpu_roofline;
 pub mod gpu_table;
+pub mod growth;
 pub mod hash;
 mod item_arena;
 mod loaded_engine;
@@ -63,6 +66,7 @@ pub mod memtable;
 pub mod on_gpu;
 pub mod output;
 mod panels;
+pub mod pressure;
 pub mod process_usage;
 pub mod roofline;
 pub mod scan;

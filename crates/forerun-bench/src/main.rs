@@ -5,7 +5,8 @@
 //!      ├─ stress     random work, kills and racing clients, checked against what the store or the server must hold
 //!      ├─ serve      the server that the benches of servers start: `forerun serve`
 //!      ├─ index-server   the server of the study of indexes
-//!      └─ traced-lookups the process that count-lookups traces
+//!      ├─ traced-lookups the process that count-lookups traces
+//!      └─ pressure-child the processes that pressure watches
 //! ```
 
 #![forbid(unsafe_code)]
@@ -16,7 +17,7 @@ mod stress;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use forerun_bench::{count_lookups, server};
+use forerun_bench::{count_lookups, pressure, server};
 use forerun_cli::exit::{self, Outcome};
 use forerun_cli::serve;
 
@@ -64,6 +65,8 @@ enum Command {
     IndexServer(Box<server::ServeArgs>),
     #[command(hide = true)]
     TracedLookups(Box<count_lookups::TracedArgs>),
+    #[command(hide = true)]
+    PressureChild(Box<pressure::ChildArgs>),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +86,7 @@ fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Serve(args) => serve::run(args),
         Command::IndexServer(args) => server::serve(args).map(|()| Outcome::Done),
         Command::TracedLookups(args) => count_lookups::run_traced(args).map(|()| Outcome::Done),
+        Command::PressureChild(args) => pressure::run_child(args).map(|()| Outcome::Done),
     }
 }
 

@@ -5,8 +5,8 @@
 use anyhow::Result;
 use clap::Subcommand;
 use forerun_bench::{
-    btree, cache, client, count_lookups, gather, gpu_roofline, gpu_table, hash, memtable, roofline,
-    scan, seeds, server, table, workloads, ycsb,
+    btree, cache, client, count_lookups, gather, gpu_roofline, gpu_table, growth, hash, memtable,
+    pressure, roofline, scan, seeds, server, table, workloads, ycsb,
 };
 
 macro_rules! benches {
@@ -40,6 +40,7 @@ benches! {
     ycsb,
     scan,
     workloads,
+    pressure,
     hash,
     gather,
     gpu_table,
@@ -48,5 +49,6 @@ benches! {
     client,
     cache,
     table,
+    growth,
     seeds,
 }

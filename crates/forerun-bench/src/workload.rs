@@ -104,6 +104,22 @@ impl Dataset {
         key
     }
 
+    /// The position in key order of the entry with this key.
+    ///
+    /// # Errors
+    /// [`DatasetError`] if no entry has it.
+    pub fn index_of(&self, key: &[u8]) -> Result<u64, DatasetError> {
+        let number_bytes = (self.key_bytes - self.prefix_bytes).min(8);
+        let number = key.iter().skip(self.prefix_bytes).take(number_bytes);
+        let number = number.fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let index = number / 2;
+        if index < self.keys && self.present(index) == key {
+            Ok(index)
+        } else {
+            Err(DatasetError(format!("no entry has the key {key:02x?}")))
+        }
+    }
+
     /// A key that no entry has: the one right after the `index`-th entry's.
     pub fn absent(&self, index: u64) -> Vec<u8> {
         let mut key = Vec::new();
@@ -283,6 +299,8 @@ mod tests {
                 .collect();
             assert!(keys.iter().all(|key| key.len() == key_bytes));
             assert!(keys.is_sorted_by(|a, b| a < b));
+            let indexes = keys.iter().map(|key| data.index_of(key).ok());
+            assert!(indexes.eq((0..500).flat_map(|index| [Some(index), None])));
         }
     }
 

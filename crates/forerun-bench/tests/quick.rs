@@ -194,15 +194,22 @@ fn the_benches_print_a_table_and_write_a_page() {
 }
 
 #[test]
-fn the_five_studies_measure_every_design_and_check_its_answers() {
+fn the_six_studies_measure_every_design_and_check_its_answers() {
     let rows: Vec<HashRow> = rows_with("hash --quick --all --json", &HashRow::NAMES);
     let studies: BTreeSet<Option<u8>> = rows.iter().map(|row| row.study).collect();
-    assert_eq!(studies, (1..=5).map(Some).collect());
+    assert_eq!(studies, (1..=6).map(Some).collect());
     let designs: BTreeSet<&str> = rows.iter().map(|row| row.design.as_str()).collect();
     for design in forerun_studies::designs::Design::ALL {
         assert!(designs.contains(design.name()), "{design}");
     }
-    assert!(designs.contains("table"));
+    assert!(designs.contains("table") && designs.contains("frozen"));
+    let written = rows.iter().filter(|row| row.study == Some(6));
+    let written: BTreeSet<(&str, &str)> = written
+        .map(|row| (row.design.as_str(), row.common.case.as_str()))
+        .collect();
+    assert_eq!(written.len(), 2 * designs.len());
+    let widths: BTreeSet<u64> = rows.iter().map(|row| row.common.key_bytes).collect();
+    assert_eq!(widths, BTreeSet::from([2, 4, 8]));
     let updated: BTreeSet<&str> = rows
         .iter()
         .filter(|row| row.updates > 0.0)
@@ -223,7 +230,9 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
     assert!(measured().all(|row| row.common.roofline_share.is_some_and(|share| share > 0.0)));
     assert!(
         measured().all(|row| row.bytes_per_entry.is_some_and(|bytes| bytes >= 8.0)
-            && (row.lines_per_lookup.is_some() || row.design == "table"))
+            && (row.lines_per_lookup.is_some()
+                || row.study == Some(6)
+                || ["table", "frozen"].contains(&row.design.as_str())))
     );
 }
 
@@ -438,12 +447,13 @@ fn wrong_arguments_get_a_message() {
         ("hash --quick --strategy guess", "find"),
         ("hash --quick --skew zipf", "zipf:0.99"),
         ("hash --quick --updates 100", "percentage"),
-        ("hash --quick --key-bytes 16", "4 or 8 bytes"),
+        ("hash --quick --key-bytes 16", "2, 4 or 8 bytes"),
         ("hash --quick --size 64", "fewer than 16 entries"),
         ("hash --quick --threads 0", "thread"),
         ("hash --quick --batch 0", "batch"),
         ("hash --quick --isa sse9", "avx2"),
-        ("hash --study 6", "6"),
+        ("hash --study 7", "7"),
+        ("hash --quick --study 6 --batch 512", "an eighth"),
         ("hash --study 1 --all", "--all"),
         ("hash --quick --design cuckoo2 --updates 5", "updates"),
         ("ycsb --quick --workload g", "a, b, c"),

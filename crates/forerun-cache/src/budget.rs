@@ -23,6 +23,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Budget {
     limit_bytes: AtomicUsize,
     used_bytes: AtomicUsize,
+    /// The most that was ever held.
+    peak_bytes: AtomicUsize,
     by_purpose: [AtomicUsize; 4],
     /// The part of all charges that belongs to values which have not arrived in full.
     buffer_bytes: AtomicUsize,
@@ -33,6 +35,7 @@ impl Budget {
         Budget {
             limit_bytes: AtomicUsize::new(limit_bytes),
             used_bytes: AtomicUsize::new(0),
+            peak_bytes: AtomicUsize::new(0),
             by_purpose: Default::default(),
             buffer_bytes: AtomicUsize::new(0),
         }
@@ -43,14 +46,14 @@ impl Budget {
         let limit_bytes = self.limit_bytes();
         let within = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= limit_bytes);
         // Relaxed, like everything here: a count, which publishes no memory.
-        let charged = self
-            .used_bytes
-            .fetch_update(Relaxed, Relaxed, within)
-            .is_ok();
-        if charged {
-            self.by_purpose[purpose as usize].fetch_add(bytes, Relaxed);
+        let Ok(before) = self.used_bytes.fetch_update(Relaxed, Relaxed, within) else {
+            return false;
+        };
+        self.by_purpose[purpose as usize].fetch_add(bytes, Relaxed);
+        if before + bytes > self.peak_bytes() {
+            self.peak_bytes.fetch_max(before + bytes, Relaxed);
         }
-        charged
+        true
     }
 
     /// Returns a charge.
@@ -61,6 +64,10 @@ impl Budget {
 
     pub(crate) fn used_bytes(&self) -> usize {
         self.used_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn peak_bytes(&self) -> usize {
+        self.peak_bytes.load(Relaxed)
     }
 
     pub(crate) fn used_for(&self, purpose: Purpose) -> usize {
@@ -209,7 +216,7 @@ mod tests {
         assert_eq!(budget.excess_bytes(), 30);
         assert!(!budget.try_charge(Purpose::Blocks, 0));
         budget.uncharge(Purpose::Blocks, 40);
-        assert_eq!(budget.excess_bytes(), 0);
+        assert_eq!((budget.excess_bytes(), budget.peak_bytes()), (0, 80));
         assert!(budget.try_charge(Purpose::Blocks, 10));
     }
 }

@@ -12,11 +12,12 @@ use crate::hasher::KeyHasher;
 use crate::index::Index;
 use crate::index::item_bucket::{ItemRef, SLOTS};
 use crate::index::key_buckets::{BUCKETS, KeyBuckets};
+use crate::keyspace::Keyspace;
 use crate::limbo::Limbo;
 use crate::ms_clock::MsClock;
 use crate::options::{CacheOptions, Clock, Error, WhenFull};
 use crate::page_runs::PageRuns;
-use crate::stats::{CacheStats, Count, sum, sum_items};
+use crate::stats::{CacheStats, Count, keyspaces_bytes, sum, sum_items, sum_keyspace};
 use crate::ticker::Ticker;
 use crate::value::LargeValue;
 use forerun_core::sync::Mutex;
@@ -108,7 +109,8 @@ impl Cache {
         let fixed_bytes = size_of::<Cache>()
             + policy.memory_bytes()
             + blocks.fixed_bytes()
-            + epochs.memory_bytes();
+            + epochs.memory_bytes()
+            + epochs.pins().count() * keyspaces_bytes(options.keyspaces);
         if !budget.try_charge(Purpose::Fixed, fixed_bytes) {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
@@ -260,6 +262,11 @@ impl Cache {
         }
     }
 
+    /// The most memory that the cache has ever held, in bytes: see [`CacheStats::memory_bytes`].
+    pub fn memory_peak_bytes(&self) -> u64 {
+        self.budget.peak_bytes() as u64
+    }
+
     /// The number of items: [`CacheStats::items`] without the other statistics.
     ///
     /// ```
@@ -277,6 +284,22 @@ impl Cache {
         }
         let counters = self.epochs.pins().map(|pin| &pin.counters);
         sum_items(counters, self.flushes.count()).0
+    }
+
+    /// One of the cache's [keyspaces](CacheOptions::keyspaces), by its number from 0; `None`: it
+    /// has fewer.
+    #[inline]
+    pub fn keyspace(&self, number: u16) -> Option<Keyspace> {
+        Keyspace::new(number, self.options.keyspaces)
+    }
+
+    /// The number of items in a keyspace, counted as in [`CacheStats::items`].
+    pub fn keyspace_len(&self, keyspace: Keyspace) -> u64 {
+        if keyspace.is_only() || self.is_forked() {
+            return self.len();
+        }
+        let counters = self.epochs.pins().map(|pin| &pin.counters);
+        sum_keyspace(counters, keyspace.number().into(), self.flushes.count())
     }
 
     /// Whether there are no items.

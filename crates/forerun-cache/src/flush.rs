@@ -13,6 +13,7 @@ use crate::cache::Cache;
 use crate::generation::{Generation, SweepProgress};
 use crate::stats::{Count, sum};
 use crate::sync::unpoisoned;
+use crate::unlink::RemovalCause;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The number of flushes after which a sweep begins: half of those that items can tell apart.
@@ -132,7 +133,9 @@ impl Cache {
             let mut next = Some(from);
             while let Some(hash) = next.filter(|&hash| hash < until) {
                 next = self
-                    .sweep_segment(hash, |item, moment| item.is_gone(moment))
+                    .sweep_segment(hash, RemovalCause::Expired, |item, moment| {
+                        item.is_gone(moment)
+                    })
                     .1;
             }
             sweep.current = next.map(|hash| (began, hash));

@@ -33,6 +33,7 @@
 //! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also
 //!   available as a [`SharedValue`], which outlives the guard.
 //! - [`Crawler`] visits all items in bounded steps.
+//! - [`Keyspace`] is one of several sets of keys in a cache, which [`KeyspaceFlush`] empties.
 //! - [`ValueBuffer`] receives a value that arrives in pieces.
 //!
 //! # Time
@@ -45,7 +46,7 @@
 // The modules, in layers. A module uses its own layer and those below;
 // `crates/forerun/tests/layers` checks the exact order.
 //
-//   calls       crawler  random  scan  guard  operations  clock  memory_limit
+//   calls       keyspace_flush  crawler  random  scan  guard  operations  clock  memory_limit
 //   writing     write
 //   memory      reclaim  flush
 //   items       evict  sweep  unlink  lookup
@@ -53,6 +54,7 @@
 //   its parts   limbo  blocks  index  item  request  compute_op  value  value_buffer  page_runs
 //               epoch  generation  eviction  eviction_hook
 //   basics      budget  hasher  options  stats  sync  ticker  ms_clock  expiry  item_kind
+//               keyspace
 
 mod blocks;
 mod budget;
@@ -72,6 +74,8 @@ mod hasher;
 mod index;
 mod item;
 mod item_kind;
+mod keyspace;
+mod keyspace_flush;
 mod limbo;
 mod lookup;
 mod memory_limit;
@@ -100,8 +104,10 @@ pub use expiry::Expiry;
 pub use guard::CacheGuard;
 pub use item::Item;
 pub use item_kind::ItemKind;
+pub use keyspace::{Keyspace, names_keyspace};
+pub use keyspace_flush::KeyspaceFlush;
 pub use options::{
-    CacheOptions, Clock, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX,
+    CacheOptions, Clock, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, KEYSPACES_MAX,
     MEMORY_BYTES_MIN, WhenFull,
 };
 pub use random::RandomSearch;

@@ -9,6 +9,10 @@
 //! ```
 //!
 //! Each step loops over the whole group, so that one key's memory access overlaps with the others'.
+//! Writes are executed one after another, since each may move items. A prefetch of their keys takes
+//! the steps up to the prefetched items, so that the writes find their memory in the processor's
+//! cache.
+//!
 //! When a tag matches by chance, which happens once in several thousand lookups, the key is looked
 //! up again on its own.
 
@@ -83,20 +87,33 @@ impl WithSimd for Batch<'_, '_> {
         let mut counts = Counts::default();
         let groups = self.items.chunks_mut(GROUP);
         for (keys, items) in self.keys.chunks(GROUP).zip(groups) {
-            let mut group = Group {
-                cache: self.cache,
-                pinned: self.pinned,
-                keys,
-                hashes: [0; GROUP],
-                segments: [None; GROUP],
-                candidates: [ItemRef::default(); GROUP],
-            };
+            let mut group = Group::new(self.cache, self.pinned, keys);
             group.prefetch_homes();
             let mut bits = group.probe_home(simd);
             group.probe_second(simd, &mut bits);
             group.fill_results(items, bits, &mut counts);
         }
         counts
+    }
+}
+
+/// The keys of writes that follow.
+pub(crate) struct Prefetch<'b, 'g> {
+    pub(crate) cache: &'b Cache,
+    pub(crate) pinned: &'g Pinned<'g>,
+    pub(crate) keys: &'b [&'b [u8]],
+}
+
+impl WithSimd for Prefetch<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with<S: Simd>(self, simd: S) {
+        for keys in self.keys.chunks(GROUP) {
+            let mut group = Group::new(self.cache, self.pinned, keys);
+            group.prefetch_homes();
+            group.probe_home(simd);
+        }
     }
 }
 
@@ -122,7 +139,19 @@ struct Bits {
     retry: u64,
 }
 
-impl<'g> Group<'_, 'g> {
+impl<'b, 'g> Group<'b, 'g> {
+    #[inline(always)]
+    fn new(cache: &'b Cache, pinned: &'g Pinned<'g>, keys: &'b [&'b [u8]]) -> Self {
+        Self {
+            cache,
+            pinned,
+            keys,
+            hashes: [0; GROUP],
+            segments: [None; GROUP],
+            candidates: [ItemRef::default(); GROUP],
+        }
+    }
+
     #[inline(always)]
     fn prefetch_homes(&mut self) {
         let directory = self.cache.index.directory(self.pinned);

@@ -19,6 +19,9 @@ pub const ITEM_BYTES_MAX: usize = 1 << 30;
 /// The default of [`CacheOptions::max_item_bytes`], if half of the memory limit is not less.
 const DEFAULT_ITEM_BYTES: usize = 1 << 20;
 
+/// The most [`CacheOptions::keyspaces`].
+pub const KEYSPACES_MAX: u16 = 256;
+
 /// The smallest [`CacheOptions::memory_limit_bytes`].
 pub const MEMORY_BYTES_MIN: usize = 1 << 20;
 
@@ -54,6 +57,9 @@ pub struct CacheOptions {
     pub pages: Pages,
     /// What advances the clock by which items expire. Default: [`Clock::Automatic`].
     pub clock: Clock,
+    /// The number of [keyspaces](crate::Keyspace), 1 to [`KEYSPACES_MAX`]. More than one take 1.5
+    /// KiB each. Default: 1.
+    pub keyspaces: u16,
     /// The seed of the hash function. The default `None` draws a random seed. Set one only in
     /// tests, because anyone who knows the seed can craft keys that collide.
     pub seed: Option<u64>,
@@ -68,6 +74,7 @@ impl Default for CacheOptions {
             when_full: WhenFull::Evict,
             pages: Pages::default(),
             clock: Clock::default(),
+            keyspaces: 1,
             seed: None,
         }
     }
@@ -81,6 +88,7 @@ forerun_core::setters! {
         when_full: WhenFull,
         pages: Pages,
         clock: Clock,
+        keyspaces: u16,
     } into {
         seed: Option<u64>,
     }
@@ -91,6 +99,11 @@ impl CacheOptions {
     pub(crate) fn complete(&mut self) -> Result<(), Error> {
         if self.max_item_bytes == 0 {
             self.max_item_bytes = DEFAULT_ITEM_BYTES.min(self.memory_limit_bytes / 2);
+        }
+        if !(1..=KEYSPACES_MAX).contains(&self.keyspaces) {
+            return Err(Error::Keyspaces {
+                keyspaces: self.keyspaces,
+            });
         }
         self.check_limit(self.memory_limit_bytes)?;
         self.memory_limit_max_bytes = self.memory_limit_max_bytes.max(self.memory_limit_bytes);
@@ -178,6 +191,12 @@ pub enum Error {
         max_item_bytes: usize,
         /// The largest item size that the memory limit allows.
         max_bytes: usize,
+    },
+    /// The number of keyspaces is 0 or too large.
+    #[error("{keyspaces} keyspaces: a cache has 1 to {KEYSPACES_MAX}")]
+    Keyspaces {
+        /// The requested number.
+        keyspaces: u16,
     },
     /// The value is above [`CacheOptions::max_item_bytes`].
     #[error("a value of {len_bytes} bytes is too large: an item has at most {max_item_bytes}")]

@@ -6,6 +6,7 @@ use std::sync::atomic::{
 };
 
 use forerun_core::metrics;
+use forerun_core::sync::OnceLock;
 
 metrics! {
     /// Counts since the cache was created, and its current contents. The counts of all threads are
@@ -112,12 +113,22 @@ const COUNTS: usize = Count::MovedBytes as usize + 1;
 pub(crate) struct Counters {
     counts: [AtomicU64; COUNTS],
     items: Items,
+    /// The items of each keyspace, if there are several.
+    keyspaces: OnceLock<Box<[Items]>>,
+}
+
+/// What a pin's counts of so many keyspaces take.
+pub(crate) fn keyspaces_bytes(keyspaces: u16) -> usize {
+    match keyspaces {
+        1 => 0,
+        keyspaces => usize::from(keyspaces) * size_of::<Items>(),
+    }
 }
 
 /// Items that entered the index minus those that left it. A single pin may count more that left;
 /// only the sum over all pins has meaning.
 #[derive(Debug, Default)]
-struct Items {
+pub(crate) struct Items {
     /// The flush count of the items that are counted here.
     flushes: AtomicU64,
     count: AtomicU64,
@@ -142,10 +153,17 @@ impl Counters {
         self.items
             .change(flushes, 1u64.wrapping_neg(), (bytes as u64).wrapping_neg());
     }
+
+    /// The items of one of several keyspaces; `None`: there is none of this number.
+    pub(crate) fn keyspace(&self, number: usize, keyspaces: u16) -> Option<&Items> {
+        let new = || (0..keyspaces).map(|_| Items::default()).collect();
+        self.keyspaces.get_or_init(new).get(number)
+    }
 }
 
 impl Items {
-    fn change(&self, flushes: u64, count: u64, bytes: u64) {
+    /// Adds to the counts. Only the pin's holder calls this.
+    pub(crate) fn change(&self, flushes: u64, count: u64, bytes: u64) {
         let counted = self.flushes.load(Relaxed);
         if counted > flushes {
             return;
@@ -178,7 +196,20 @@ pub(crate) fn sum_items<'c>(
     counters: impl Iterator<Item = &'c Counters>,
     flushes: u64,
 ) -> (u64, u64) {
-    let items = counters.map(|counters| &counters.items);
+    sum_of(counters.map(|counters| &counters.items), flushes)
+}
+
+/// The number of items of a keyspace with this flush count.
+pub(crate) fn sum_keyspace<'c>(
+    counters: impl Iterator<Item = &'c Counters>,
+    number: usize,
+    flushes: u64,
+) -> u64 {
+    let items = counters.filter_map(|counters| counters.keyspaces.get()?.get(number));
+    sum_of(items, flushes).0
+}
+
+fn sum_of<'c>(items: impl Iterator<Item = &'c Items>, flushes: u64) -> (u64, u64) {
     // Acquire: see `Items::change`.
     let counted = items.filter(|items| items.flushes.load(Acquire) == flushes);
     let (count, bytes) = counted.fold((0u64, 0u64), |(count, bytes), items| {

@@ -49,7 +49,7 @@ impl Cache {
         let mut removed = 0;
         let mut from = Some(0);
         while let Some(hash) = from {
-            let (more, next) = self.sweep_segment(hash, &should_remove);
+            let (more, next) = self.sweep_segment(hash, RemovalCause::Expired, &should_remove);
             removed += more;
             from = next;
         }
@@ -57,11 +57,13 @@ impl Cache {
         removed
     }
 
-    /// Sweeps the segment of a hash, and returns the number of items removed and the first hash of
-    /// the next segment. The segment stays locked while its roughly 1,500 items are checked.
+    /// Removes those items of the segment of a hash for which `should_remove` holds. Returns their
+    /// number and the first hash of the next segment. The segment stays locked while its roughly
+    /// 1,500 items are checked.
     pub(crate) fn sweep_segment(
         &self,
         hash: u64,
+        cause: RemovalCause,
         should_remove: impl Fn(Record<'_>, Moment<'_>) -> bool,
     ) -> (u64, Option<u64>) {
         let pinned = self.epochs.pin();
@@ -75,7 +77,6 @@ impl Cache {
         let mut removed = 0;
         for (slot_ref, entry) in entries {
             if should_remove(self.record(&pinned, entry.item), moment) {
-                let cause = RemovalCause::Expired;
                 self.unlink(&pinned, &mut locked, slot_ref, entry.item, cause);
                 removed += 1;
             }

@@ -8,6 +8,7 @@ use crate::eviction_hook::Evicted;
 use crate::expiry::{Deadline, Expiry};
 use crate::index::item_bucket::ItemRef;
 use crate::index::segment::{LockedSegment, SlotRef};
+use crate::keyspace::number_of;
 use crate::limbo::Garbage;
 use crate::stats::Count;
 use std::sync::atomic::Ordering::Relaxed;
@@ -62,6 +63,7 @@ impl Cache {
         let moment = self.moment();
         if record.generation() == moment.generation() {
             counters.remove_item(moment.flushes, item_bytes);
+            self.count_in_keyspace(pinned, moment.flushes, record.key(), 1u64.wrapping_neg());
         }
         let unfetched = u64::from(!record.word().has_mark(FETCHED));
         match cause {
@@ -79,6 +81,23 @@ impl Cache {
                 // Relaxed: a statistic, which orders nothing.
                 self.last_evicted_idle_s.store(idle_s, Relaxed);
             }
+        }
+    }
+
+    /// Adds to the count of the keyspace of a key, if there are several.
+    #[inline]
+    pub(crate) fn count_in_keyspace(
+        &self,
+        pinned: &Pinned<'_>,
+        flushes: u64,
+        key: &[u8],
+        more: u64,
+    ) {
+        let keyspaces = self.options().keyspaces;
+        if keyspaces > 1
+            && let Some(items) = pinned.counters().keyspace(number_of(key), keyspaces)
+        {
+            items.change(flushes, more, 0);
         }
     }
 }

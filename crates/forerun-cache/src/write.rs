@@ -346,6 +346,7 @@ impl Cache {
         drop(locked);
         self.blocks.finish_write(allocation);
         counters.add_item(moment.flushes, item_bytes);
+        self.count_in_keyspace(pinned, moment.flushes, key, 1);
         attempts.written_bytes = written.size_bytes();
         if let Some((_, old)) = current {
             self.retire_item(pinned, old, RemovalCause::Removed);

@@ -16,6 +16,7 @@
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
 //! - [`size`]: sizes as people write them, such as `2GiB`;
 //! - [`split_mix64`]: a random generator with one word of state;
+//! - [`Stages`]: the turns of a loop that takes a batch through stages;
 //! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
 
 #![cfg_attr(tsan, feature(test))]
@@ -42,6 +43,7 @@ pub mod region;
 mod setters;
 pub mod size;
 mod split_mix;
+mod stages;
 pub mod sync;
 mod touch;
 mod uninhabited_stream;
@@ -58,10 +60,13 @@ pub use metrics::{Metric, MetricKind, Metrics};
 pub use panic_message::panic_message;
 pub use prefetch_ahead::prefetch_ahead;
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
+#[cfg(feature = "study")]
+pub use process_memory::study as memory_study;
 pub use process_memory::{
     MemoryLimit, MemoryLimitSource, MemoryPressure, memory_limit, physical_memory_bytes,
 };
 pub use prometheus_text::prometheus_text;
 pub use region::{Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError};
 pub use split_mix::split_mix64;
+pub use stages::Stages;
 pub use touch::{Touch, suspend, touch};

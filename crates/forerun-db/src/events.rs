@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{Error, panics};
 
@@ -40,8 +41,9 @@ pub trait EventListener: Send + Sync + 'static {
     /// may wait for the thread that is calling the listener, and then never returns: do not write,
     /// flush, compact, ingest, back up or close the store here.
     ///
-    /// Do not keep a [`Db`](crate::Db) in the listener. The store keeps the listener, so its last
-    /// handle would never be dropped.
+    /// The store keeps the listener until it is closed. So a listener that keeps a
+    /// [`Db`](crate::Db) of this store keeps it open, whatever other handles are dropped, until
+    /// [`Db::close`](crate::Db::close), which then drops the listener.
     ///
     /// If it panics, the store logs that once, works on, and calls the listener no more.
     fn on_event(&self, event: &DbEvent);
@@ -188,27 +190,52 @@ pub enum BackgroundTask {
 
 /// Passes events to the listener, if there is one.
 pub(crate) struct EventSender {
-    listener: Option<Arc<dyn EventListener>>,
+    /// Whether there is one until the store is closed.
+    is_on: bool,
+    listener: Mutex<Option<Arc<dyn EventListener>>>,
     has_panicked: AtomicBool,
 }
 
 impl EventSender {
     pub(crate) fn new(listener: Option<Arc<dyn EventListener>>) -> EventSender {
         EventSender {
-            listener,
+            is_on: listener.is_some(),
+            listener: Mutex::new(listener),
             has_panicked: AtomicBool::new(false),
         }
     }
 
     /// Whether anyone listens.
     pub(crate) fn is_on(&self) -> bool {
-        self.listener.is_some()
+        self.is_on
+    }
+
+    /// The listener, for an event that may come after the store has been closed.
+    pub(crate) fn listener(&self) -> Option<Arc<dyn EventListener>> {
+        // Most stores have none, and take no lock.
+        self.is_on.then(|| self.lock().clone()).flatten()
+    }
+
+    /// Lets go of the listener.
+    pub(crate) fn close(&self) {
+        // Its drop is the user's code, and may drop a handle of the store: not under the lock.
+        let listener = self.lock().take();
+        drop(listener);
     }
 
     /// Makes an event and passes it on. The caller holds no lock that reads, writes or statistics
     /// take.
     pub(crate) fn send(&self, event: impl FnOnce() -> DbEvent) {
-        let Some(listener) = &self.listener else {
+        self.send_to(self.listener().as_ref(), event);
+    }
+
+    /// [`send`](Self::send) to the [`listener`](Self::listener) that there was.
+    pub(crate) fn send_to(
+        &self,
+        listener: Option<&Arc<dyn EventListener>>,
+        event: impl FnOnce() -> DbEvent,
+    ) {
+        let Some(listener) = listener else {
             return;
         };
         // Relaxed: a call in another thread may still begin.
@@ -224,5 +251,10 @@ impl EventSender {
         {
             tracing::error!(%error, "the event listener is called no more");
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn EventListener>>> {
+        // Nothing panics while the lock is held.
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -38,8 +38,8 @@ pub struct TreeOptions {
     pub level1_bytes: u64,
     /// How many times larger each level may be than the one above. Default: 10.
     pub level_factor: u32,
-    /// The size at which a compaction starts a new run, in bytes. Runs below an eighth of it are
-    /// merged with each other. Default: 64 MiB.
+    /// The size at which a compaction starts a new run, in bytes. The last one may be a quarter
+    /// larger. Runs below an eighth of it are merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
     /// The maximum number of bytes that flushes, compactions, backups, checkpoints and ingestions
     /// together write per second; `None` or 0 for no limit. Flushes and compactions of level 0 go

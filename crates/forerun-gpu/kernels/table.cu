@@ -3,13 +3,16 @@
 #include "table/find_pooled.cuh"
 #include "table/find_rows.cuh"
 #include "table/find_slots.cuh"
+#include "table/find_thread.cuh"
 #include "table/scan.cuh"
 #include "table/write.cuh"
 
 namespace forerun::table {
 
 template <u32 KIND, u32 WIDTH> FORERUN_DEVICE void run_table(const TableOp& op) {
-    if constexpr (KIND == 3) {
+    if constexpr (KIND == 0) {
+        find_by_thread(op);
+    } else if constexpr (KIND == 3) {
         find_slots<WIDTH>(op);
     } else if constexpr (KIND == 4) {
         find_rows<WIDTH>(op);
@@ -20,7 +23,7 @@ template <u32 KIND, u32 WIDTH> FORERUN_DEVICE void run_table(const TableOp& op) 
     } else if constexpr (KIND == 7) {
         clear_buckets(op);
     } else {
-        static_assert(KIND == 8, "kinds are 3 to 8");
+        static_assert(KIND == 8, "kinds are 0 and 3 to 8");
         find_pooled<WIDTH>(op);
     }
 }

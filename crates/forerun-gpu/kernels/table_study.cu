@@ -1,17 +1,14 @@
 // The hash table's kernels that only measurements choose, one per line of table_study.list. The
 // kind of the line selects one of the functions below.
 #include "table/find_pipeline.cuh"
-#include "table/find_thread.cuh"
 
 namespace forerun::table {
 
 template <u32 KIND> FORERUN_DEVICE void run_table_study(const TableOp& op) {
-    if constexpr (KIND == 0) {
-        find_by_thread(op);
-    } else if constexpr (KIND == 1) {
+    if constexpr (KIND == 1) {
         find_by_pipeline(op);
     } else {
-        static_assert(KIND == 2, "kinds are 0 to 2");
+        static_assert(KIND == 2, "kinds are 1 and 2");
         find_by_seed_rule(op);
     }
 }

@@ -22,6 +22,9 @@ template <typename T> struct Same { using Type = T; };
 template <typename T> T atomic_add(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return T(was + value); });
 }
+template <typename T> T atomic_or(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return T(was | value); });
+}
 template <typename T> T atomic_xor(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return T(was ^ value); });
 }
@@ -32,6 +35,9 @@ template <typename T>
 T atomic_compare_exchange(T* to, typename shim::Same<T>::Type expected,
                           typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return was == expected ? value : was; });
+}
+inline u32 atomic_min(u32* to, u32 value) {
+    return shim::atomically(to, [=](u32 was) { return was < value ? was : value; });
 }
 
 template <typename T> T load_relaxed(const T* from) {

@@ -163,6 +163,17 @@ T shuffle_xor(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
     return shim::exchange("shuffle_xor", site, mask, value, (thread_in_block() % 32) ^ (by % 32));
 }
 
+inline u32 least_of_warp(u32 value, shim::Site site = shim::Site::here()) {
+    shim::Meeting& meeting = shim::meet("least_of_warp", site, ~0u, true, &value, sizeof value);
+    for (const auto& given : meeting.values) {
+        u32 other;
+        std::memcpy(&other, given, sizeof other);
+        value = std::min(value, other);
+    }
+    shim::depart(meeting);
+    return value;
+}
+
 inline u32 ones(u32 mask) { return u32(__builtin_popcount(mask)); }
 inline u32 lowest(u32 mask) { return u32(__builtin_ctz(mask)); }
 inline u32 highest(u32 mask) { return mask == 0 ? ~0u : 31 - u32(__builtin_clz(mask)); }

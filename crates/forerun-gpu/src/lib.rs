@@ -8,6 +8,8 @@
 //!   [`Graph`] order work on the device. [`Gpu::scope`] makes their use safe.
 //! - [`gather()`](gather::gather) and [`scatter()`](gather::scatter) copy scattered rows from the
 //!   host to the device and back. [`gather::cpu`] does the same on the CPU.
+//! - [`hot_pool`] holds the rows of a large pinned pool that are in use now in a small pool on the
+//!   device, as sparse attention needs.
 //! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score. Without a GPU
 //!   it runs on the CPU.
 //!
@@ -22,6 +24,7 @@ mod driver;
 mod error;
 pub mod gather;
 mod gather_error;
+pub mod hot_pool;
 mod layout;
 mod memory_type;
 #[cfg(feature = "study")]

@@ -7,7 +7,7 @@ mod fake_calls;
 #[path = "testing/fake_driver.rs"]
 mod fake_driver;
 
-use fake_calls::{calls, current, enter, registered};
+use fake_calls::{calls, current, enter, faults, modules, registered};
 use fake_driver::has_fake_driver;
 use forerun_gpu::gather::{
     CopySpec, DeviceCopyOptions, DevicePairs, IndexType, Layers, RowLayout, gather,
@@ -84,6 +84,34 @@ fn the_current_device_of_a_thread_stays_what_it_was() {
     );
     drop(gpu);
     assert_eq!(current(), other);
+}
+
+#[test]
+fn a_device_loads_its_kernels_once_and_the_last_handle_unloads_them() {
+    let name = "a_device_loads_its_kernels_once_and_the_last_handle_unloads_them";
+    if !has_fake_driver(name, &[]) {
+        return;
+    }
+    let options = TableOptions::new(256, 16);
+    let find = |gpu: &Gpu| {
+        let table = GpuTable::on_gpu(gpu, options).unwrap();
+        table.contains(&[1, 2, 3]).unwrap();
+    };
+    for _ in 0..3 {
+        let first = Gpu::open(0).unwrap();
+        assert_eq!(modules(), 0, "nothing is loaded before it is used");
+        find(&first);
+        let second = Gpu::open(0).unwrap();
+        find(&second);
+        let other = Gpu::open(1).unwrap();
+        find(&other);
+        assert_eq!(modules(), 2, "one for each device");
+        drop(first);
+        find(&second);
+        drop((second, other));
+        assert_eq!(modules(), 0);
+    }
+    assert_eq!(faults(), "");
 }
 
 #[test]

@@ -29,6 +29,8 @@ mod retention;
 mod semantics;
 #[path = "table/shim.rs"]
 mod shim;
+#[path = "testing/shim_process.rs"]
+mod shim_process;
 #[path = "table/stream_table.rs"]
 mod stream_table;
 #[path = "table/streams.rs"]

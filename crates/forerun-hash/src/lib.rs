@@ -3,4 +3,6 @@
 
 pub mod table;
 
-pub use table::{Error, HashTable, HashTableGuard, HashTableIter, HashTableOptions};
+pub use table::{
+    Error, FrozenHashTable, HashTable, HashTableGuard, HashTableIter, HashTableOptions,
+};

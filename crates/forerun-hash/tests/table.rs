@@ -1,6 +1,6 @@
 //! Compares the production table with the standard library's map.
 
-use forerun_hash::{HashTable, HashTableOptions};
+use forerun_hash::{FrozenHashTable, HashTable, HashTableOptions};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +13,7 @@ enum Step {
     GetOrInsert(u64, u64),
     Add(u64, u64),
     Remove(u64),
+    RemoveBatch(Vec<u64>),
     Shrink,
     Reserve(usize),
     Clear,
@@ -37,6 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (key(), any::<u64>()).prop_map(|(key, value)| Step::GetOrInsert(key, value)),
         2 => (key(), any::<u64>()).prop_map(|(key, value)| Step::Add(key, value)),
         6 => key().prop_map(Step::Remove),
+        2 => prop::collection::vec(key(), 0..100).prop_map(Step::RemoveBatch),
         1 => Just(Step::Shrink),
         1 => (0usize..5000).prop_map(Step::Reserve),
         1 => Just(Step::Clear),
@@ -72,6 +74,10 @@ fn apply(step: &Step, table: &HashTable, map: &mut HashMap<u64, u64>) {
             assert_eq!(sum, *entry);
         }
         Step::Remove(key) => assert_eq!(table.remove(key), map.remove(&key)),
+        Step::RemoveBatch(ref keys) => {
+            let removed = keys.iter().filter(|key| map.remove(key).is_some());
+            assert_eq!(table.remove_batch(keys), removed.count());
+        }
         Step::Shrink => table.shrink_to_fit().unwrap(),
         Step::Reserve(additional) => table.reserve(additional).unwrap(),
         Step::Clear => {
@@ -81,10 +87,43 @@ fn apply(step: &Step, table: &HashTable, map: &mut HashMap<u64, u64>) {
     }
 }
 
+/// The reads of a table, frozen or not.
+trait Reads {
+    fn len(&self) -> usize;
+    fn entries(&self) -> Vec<(u64, u64)>;
+    fn get(&self, key: u64) -> Option<u64>;
+    fn find(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize;
+}
+
+macro_rules! reads {
+    ($table:ty) => {
+        impl Reads for $table {
+            fn len(&self) -> usize {
+                <$table>::len(self)
+            }
+
+            fn entries(&self) -> Vec<(u64, u64)> {
+                self.iter().collect()
+            }
+
+            fn get(&self, key: u64) -> Option<u64> {
+                <$table>::get(self, key)
+            }
+
+            fn find(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
+                <$table>::find(self, keys, values, found)
+            }
+        }
+    };
+}
+
+reads!(HashTable);
+reads!(FrozenHashTable);
+
 /// Looks up present and absent keys, one by one and in batches of several lengths.
-fn assert_same(table: &HashTable, map: &HashMap<u64, u64>) {
+fn assert_same(table: &impl Reads, map: &HashMap<u64, u64>) {
     assert_eq!(table.len(), map.len());
-    let mut entries: Vec<(u64, u64)> = table.iter().collect();
+    let mut entries: Vec<(u64, u64)> = table.entries();
     let mut expected: Vec<(u64, u64)> = map.iter().map(|(&key, &value)| (key, value)).collect();
     entries.sort_unstable();
     expected.sort_unstable();
@@ -107,7 +146,7 @@ fn assert_same(table: &HashTable, map: &HashMap<u64, u64>) {
     }
 }
 
-fn assert_batch(table: &HashTable, map: &HashMap<u64, u64>, keys: &[u64]) {
+fn assert_batch(table: &impl Reads, map: &HashMap<u64, u64>, keys: &[u64]) {
     const UNTOUCHED: u64 = 0xdead;
     let mut values = vec![UNTOUCHED; keys.len()];
     let mut found = vec![true; keys.len()];
@@ -139,6 +178,14 @@ proptest! {
             apply(step, &table, &mut map);
         }
         assert_same(&table, &map);
+        // The same frozen, and written again afterwards.
+        let frozen = table.freeze();
+        assert_same(&frozen, &map);
+        let table = frozen.thaw();
+        for step in steps.iter().take(5) {
+            apply(step, &table, &mut map);
+        }
+        assert_same(&table.freeze(), &map);
     }
 }
 
@@ -215,6 +262,30 @@ fn a_table_of_several_segments_keeps_every_entry_while_it_grows_and_shrinks() {
     table.shrink_to_fit().unwrap();
     assert!(table.memory_bytes() < 64 << 10, "{}", table.memory_bytes());
     assert_same(&table, &kept.iter().map(|&key| (key, key)).collect());
+}
+
+#[test]
+fn a_frozen_table_of_several_segments_is_read_by_several_threads() {
+    let table = HashTable::new().unwrap();
+    let keys: Vec<u64> = (0..1_200_000u64)
+        .map(|n| n.wrapping_mul(0xd134_2543_de82_ef95))
+        .collect();
+    table.insert_batch(&keys, &keys).unwrap();
+    let slots = table.slots();
+    let frozen = table.freeze();
+    assert_eq!((frozen.slots(), frozen.len()), (slots, keys.len()));
+    forerun_core::sync::thread::scope(|scope| {
+        for chunk in keys.chunks(keys.len() / 2) {
+            let frozen = &frozen;
+            scope.spawn(move || {
+                let (mut values, mut found) = (vec![0; chunk.len()], vec![false; chunk.len()]);
+                assert_eq!(frozen.find(chunk, &mut values, &mut found), chunk.len());
+                assert_eq!(values, chunk);
+                assert!(chunk.iter().step_by(97).all(|&key| frozen.contains(key)));
+            });
+        }
+    });
+    assert!(frozen.memory_bytes() > slots * 16 && !frozen.is_empty());
 }
 
 #[test]

@@ -27,9 +27,10 @@ pub(crate) const STEP_BYTES: usize = 8 << 20;
 /// openraft's log storage: the log, the vote and the log ids that openraft stores beside them. Get
 /// one from [`open`](crate::open()).
 ///
-/// All writes are executed in order by one thread. An appended entry can be read when `append`
-/// returns. openraft's callback is called once the entry is on stable storage; appends that wait at
-/// the same time share a sync. A vote is on stable storage when `save_vote` returns.
+/// All writes are executed in order: small ones by the caller, others by one thread, which also
+/// syncs unless that usually takes less than half a millisecond. An appended entry can be read when
+/// `append` returns. openraft's callback is called once the entry is on stable storage; appends
+/// that wait at the same time share a sync. A vote is on stable storage when `save_vote` returns.
 pub struct LogStore<C> {
     reader: LogReader<C>,
     writer: Writer,

@@ -8,12 +8,14 @@ use forerun_cache::{Cache, CacheStats, Expiry};
 use forerun_core::Metrics;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
+use crate::command_counters::{CommandCounters, CommandStats};
 use crate::counters::{Counters, SessionStats};
 use crate::latency::Latencies;
 use crate::os_system::OsSystem;
 use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
 use crate::resp::client_names::ClientNames;
+use crate::resp::command_spec::COMMANDS_LEN;
 use crate::resp::script::Scripts;
 use crate::settings::{ReportedOptions, Settings};
 use crate::system::System;
@@ -167,10 +169,12 @@ pub(crate) struct RespState {
 }
 
 /// The counters of all threads, and their sums at the last `stats reset`.
-#[derive(Default)]
 struct Registered {
     threads: Vec<Arc<Counters>>,
+    /// The same threads' counts of each command of RESP.
+    commands: Vec<Arc<CommandCounters>>,
     base: SessionStats,
+    command_base: [CommandStats; COMMANDS_LEN],
     cache_base: CacheStats,
 }
 
@@ -222,7 +226,7 @@ impl Shared {
             server,
             started: time::now(),
             latencies: Latencies::default(),
-            counters: Mutex::default(),
+            counters: Mutex::new(Registered::new()),
         }
     }
 
@@ -311,6 +315,20 @@ impl Shared {
         counters
     }
 
+    /// Adds a thread's counters of commands. [`command_stats`](Self::command_stats) includes them.
+    pub(crate) fn register_commands(&self) -> Arc<CommandCounters> {
+        let counters = Arc::new(CommandCounters::default());
+        self.registered().commands.push(Arc::clone(&counters));
+        counters
+    }
+
+    /// The counts of each command of RESP since the server started or since the last reset.
+    pub(crate) fn command_stats(&self) -> [CommandStats; COMMANDS_LEN] {
+        let registered = self.registered();
+        let sums = registered.sum_commands();
+        std::array::from_fn(|at| sums[at] - registered.command_base[at])
+    }
+
     /// The counts of all sessions since the server started.
     pub fn session_stats(&self) -> SessionStats {
         self.registered().sum()
@@ -331,6 +349,7 @@ impl Shared {
         let cache = self.cache.stats();
         let mut registered = self.registered();
         registered.base = registered.sum();
+        registered.command_base = registered.sum_commands();
         registered.cache_base = cache;
         self.prefixes.clear();
     }
@@ -342,6 +361,24 @@ impl Shared {
 }
 
 impl Registered {
+    fn new() -> Registered {
+        Registered {
+            threads: Vec::new(),
+            commands: Vec::new(),
+            base: SessionStats::default(),
+            command_base: [CommandStats::default(); COMMANDS_LEN],
+            cache_base: CacheStats::default(),
+        }
+    }
+
+    fn sum_commands(&self) -> [CommandStats; COMMANDS_LEN] {
+        let mut sums = [CommandStats::default(); COMMANDS_LEN];
+        for counters in &self.commands {
+            CommandStats::add(&mut sums, counters);
+        }
+        sums
+    }
+
     fn sum(&self) -> SessionStats {
         let mut sum = SessionStats::default();
         for counters in &self.threads {

@@ -103,6 +103,9 @@ fn check_widths(design: Design, isa: Isa, seed: u64, acts: &[Act], asked: &[u64]
     check_history::<u32, u32>(design, isa, seed, acts, asked);
     check_history::<u32, u64>(design, isa, seed, acts, asked);
     check_history::<u64, u32>(design, isa, seed, acts, asked);
+    check_history::<u16, u32>(design, isa, seed, acts, asked);
+    check_history::<u16, u16>(design, isa, seed, acts, asked);
+    check_history::<u16, u64>(design, isa, seed, acts, asked);
 }
 
 proptest! {
@@ -140,6 +143,8 @@ fn load_floor(design: Design) -> f64 {
         Design::Bucketized3x4 => 0.98,
         Design::Bucketized3x8 => 0.99,
         Design::Tagged8 | Design::Tagged16 => 0.93,
+        Design::NeighborHash => 0.8,
+        Design::Dlht => 0.69,
         Design::MemC3 => 0.92,
     }
 }
@@ -198,8 +203,12 @@ fn tables_fill_to_their_designs_load_and_refuse_more() {
             assert!(load >= load_floor(design), "{design}: refused at {load:.3}");
         }
         // The third and fourth sequences repeat themselves in 32 bits.
-        let load = fill::<u32, u32>(design, best, SEQUENCES[0], 5);
-        assert!(load >= load_floor(design), "{design}: refused at {load:.3}");
+        for load in [
+            fill::<u32, u32>(design, best, SEQUENCES[0], 5),
+            fill::<u16, u32>(design, best, SEQUENCES[0], 5),
+        ] {
+            assert!(load >= load_floor(design), "{design}: refused at {load:.3}");
+        }
     }
 }
 
@@ -243,6 +252,20 @@ fn lines_are_counted_between_one_and_all() {
 }
 
 #[test]
+fn batches_of_removals_match_a_hash_map() {
+    for &design in Design::ALL {
+        let mut table = build::<u64, u64>(design, 4000, Isa::Scalar, 1).unwrap();
+        let keys: Vec<u64> = (1..1500).collect();
+        table.insert_batch(&keys, &keys).unwrap();
+        // Absent keys, and keys that the batch names twice.
+        let removed: Vec<u64> = (1000..2000).chain([1200, 1]).collect();
+        assert_eq!(table.remove_batch(&removed), 501, "{design}");
+        let left = (2..1000).map(|key| (key, key)).collect();
+        check_lookups(design, &*table, &left, &keys);
+    }
+}
+
+#[test]
 fn a_table_beyond_the_limit_is_refused_with_its_size() {
     let slots = forerun_studies::designs::SLOTS_MAX + 1;
     for &design in Design::ALL {
@@ -250,5 +273,12 @@ fn a_table_beyond_the_limit_is_refused_with_its_size() {
             .err()
             .unwrap();
         assert!(error.to_string().contains(&slots.to_string()), "{error}");
+        let error = build::<u16, u32>(design, 65_536, Isa::Scalar, 1).err();
+        let error = error.unwrap().to_string();
+        assert!(
+            error.contains("65536 slots is beyond the limit of 65535"),
+            "{error}"
+        );
+        assert!(build::<u16, u32>(design, 65_535, Isa::Scalar, 1).is_ok());
     }
 }

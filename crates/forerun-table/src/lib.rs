@@ -81,6 +81,8 @@ mod promotion_batch;
 #[cfg(feature = "gpu")]
 mod ring_pool;
 mod row_count;
+#[cfg(feature = "gpu")]
+mod row_store;
 mod row_type;
 mod snapshot;
 mod stats;

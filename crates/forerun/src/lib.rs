@@ -204,7 +204,9 @@ pub mod stats {
 /// # }
 /// ```
 pub mod hash {
-    pub use forerun_hash::{Error, HashTable, HashTableGuard, HashTableIter, HashTableOptions};
+    pub use forerun_hash::{
+        Error, FrozenHashTable, HashTable, HashTableGuard, HashTableIter, HashTableOptions,
+    };
 }
 
 /// A cache of byte strings with a hard memory limit, shared by threads and built for batched

@@ -38,7 +38,9 @@ each!(is_shared:
     cache::Cache, cache::CacheOptions, cache::CacheStats, cache::Crawler, cache::SharedValue,
     cache::Store<'static>, cache::StoreResult, cache::ValueBuffer,
 );
-each!(is_shared: hash::HashTable, hash::HashTableIter<'static>, hash::HashTableOptions);
+each!(is_shared:
+    hash::FrozenHashTable, hash::HashTable, hash::HashTableIter<'static>, hash::HashTableOptions,
+);
 each!(is_shared:
     table::Builder, table::Rows, table::TableSnapshot, table::TableStats, table::Table,
     table::TypedTable<u64>, table::WeakTable,

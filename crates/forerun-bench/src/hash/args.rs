@@ -21,8 +21,8 @@ Examples:
   forerun-bench hash --design table,memc3 --size 256KiB,1GiB --isa avx2,scalar --json
 
 The studies: 1 table size, 2 load factor and hit rate, 3 skew, 4 batch and widths, 5 threads and \
-updates. Without --study or --all, every combination of the lists is measured; with a study, the \
-lists replace the study's own.
+updates, 6 batches of insertions and removals. Without --study or --all, every combination of the \
+lists is measured; with a study, the lists replace the study's own.
 
 A size counts slots: --size 1GiB of 8-byte keys and values is a table of 67,108,864 slots in every \
 design, so all designs hold the same keys at the same load factor. The column \"B per entry\" \
@@ -32,7 +32,7 @@ shows how much memory each design takes for them.
 of threads read in the same rounds: 100% would be a lookup that costs one cache line from memory \
 and nothing else. A table in the cache may exceed it.")]
 pub struct Args {
-    /// Studies to run, 1 to 5
+    /// Studies to run, 1 to 6
     #[arg(long, value_name = "LIST", value_delimiter = ',',
         value_parser = RangedU64ValueParser::<u8>::new().range(1..=u64::from(STUDIES)))]
     pub study: Vec<u8>,
@@ -65,8 +65,8 @@ pub struct Args {
     #[command(flatten)]
     pub threads: Threads,
 
-    /// Bytes per key, 4 or 8 [default: 8]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_width)]
+    /// Bytes per key, 2, 4 or 8 [default: 8]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_key_width)]
     pub key_bytes: Vec<usize>,
 
     /// Bytes per value, 4 or 8 [default: 8]
@@ -108,12 +108,19 @@ pub struct Args {
     pub output: Output,
 }
 
+fn parse_key_width(text: &str) -> Result<usize, String> {
+    match text.trim() {
+        "2" => Ok(2),
+        text => parse_width(text),
+    }
+}
+
 fn parse_width(text: &str) -> Result<usize, String> {
     match text.trim() {
         "4" => Ok(4),
         "8" => Ok(8),
         _ => Err(format!(
-            "{text:?} is not a width: keys and values have 4 or 8 bytes"
+            "{text:?} is not a width: keys have 2, 4 or 8 bytes, values 4 or 8 bytes"
         )),
     }
 }

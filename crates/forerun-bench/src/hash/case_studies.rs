@@ -1,12 +1,12 @@
-//! The five studies: the question of each, and the cells that answer it.
+//! The six studies: the question of each, and the cells that answer it.
 //!
-//! They are Forerun's own. The paper that inspired them (SimdHT-Bench, Shankar, Lu and Panda, IISWC
-//! 2019) also made five case studies; its list is not public.
+//! They are Forerun's own. The paper that inspired the first five (SimdHT-Bench, Shankar, Lu and
+//! Panda, IISWC 2019) also made case studies; its list is not public.
 
 use super::contender::{FIND_BATCH, GET};
 use super::keys::Skew;
 use super::run_turn::UpdateKind;
-use super::sweep::{Axis, Sweep};
+use super::sweep::{Axis, Operation, Sweep};
 use crate::threads::Cores;
 use forerun_studies::designs::Lookup;
 
@@ -24,7 +24,7 @@ pub struct Study {
 }
 
 /// How many studies there are.
-pub const STUDIES: u8 = 5;
+pub const STUDIES: u8 = 6;
 
 /// A size that exceeds the caches of today's machines, and that leaves space for a table of every
 /// design at once.
@@ -42,6 +42,7 @@ impl Study {
             3 => skew(),
             4 => batch_and_width(),
             5 => threads_and_updates(),
+            6 => writes(),
             _ => return None,
         };
         if quick {
@@ -133,10 +134,16 @@ fn batch_and_width() -> Parts {
         strategies: strategies(&[FIND_BATCH]),
         ..Sweep::cell()
     };
+    // There are only 65,536 keys of two bytes, and half of them are kept to be absent.
+    let narrow = Sweep {
+        sizes: vec![16 << 10, 128 << 10],
+        widths: vec![(2, 4), (2, 8), (4, 4), (8, 8)],
+        ..widths.clone()
+    };
     (
         "Batch and widths",
         "How large must a batch be, and how much do narrow keys and values gain?",
-        vec![batches, widths],
+        vec![batches, widths, narrow],
     )
 }
 
@@ -167,6 +174,21 @@ fn threads_and_updates() -> Parts {
     )
 }
 
+fn writes() -> Parts {
+    let sweep = Sweep {
+        operation: Operation::Write,
+        axis: Axis::Batch,
+        sizes: vec![IN_CACHE, BEYOND_CACHES],
+        batches: vec![1, 8, 64, 1024],
+        ..Sweep::cell()
+    };
+    (
+        "Insertions and removals",
+        "What does a batch gain when it writes, and which design is fastest to change?",
+        vec![sweep],
+    )
+}
+
 /// Uses small tables and short lists; each axis keeps two entries.
 fn shorten(sweep: &mut Sweep) {
     let fewer = |len: usize| len.min(2);
@@ -193,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_five_studies_and_each_sweeps_its_axis() {
+    fn there_are_six_studies_and_each_sweeps_its_axis() {
         for number in 1..=STUDIES {
             for quick in [false, true] {
                 let study = Study::numbered(number, quick).expect("a study");

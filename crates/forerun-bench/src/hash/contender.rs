@@ -65,6 +65,9 @@ pub trait ContenderTable<K: Word, V: Word>: Send + Sync {
     /// The table's errors, except that it is full.
     fn insert(&mut self, keys: &[K], values: &[V]) -> Result<InsertOutcome>;
 
+    /// Removes keys. Returns how many were present.
+    fn remove(&mut self, keys: &[K]) -> usize;
+
     /// Selects one of the contender's instruction sets for later lookups. Called while there is no
     /// finder and no updater; a set that the contender does not list has no effect.
     fn set_isa(&self, isa: Isa) {
@@ -195,6 +198,11 @@ pub(crate) mod tests {
                 map.insert(*key, *value);
             }
             Ok(InsertOutcome::All)
+        }
+
+        fn remove(&mut self, keys: &[K]) -> usize {
+            let map = self.map.get_mut().unwrap();
+            keys.iter().filter(|key| map.remove(key).is_some()).count()
         }
 
         fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<K, V> + '_>> {

@@ -25,6 +25,14 @@ pub use forerun_studies::designs::Word;
 /// Numbers from here on give keys that no table ever holds.
 const ABSENT: u64 = 1 << 31;
 
+/// The same for keys of two bytes, which are half of all such keys.
+const ABSENT_U16: u64 = 1 << 15;
+
+/// The numbers of present keys, churn's included, and of absent ones.
+pub(super) fn numbers<K: Word>() -> u64 {
+    if K::BYTES == 2 { ABSENT_U16 } else { ABSENT }
+}
+
 /// The keys and values of a table with a given number of entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
@@ -34,16 +42,18 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys of `entries` entries; each seed gives different ones.
+    /// The keys of `entries` entries of type `K`; each seed gives different ones.
     ///
     /// # Errors
-    /// If there are none, or so many that 32-bit absent keys would run out.
-    pub fn new(entries: u64, seed: u64) -> Result<Keys> {
+    /// If there are none, or so many that absent keys would run out.
+    pub fn new<K: Word>(entries: u64, seed: u64) -> Result<Keys> {
         ensure!(entries > 0, "a table needs at least one entry");
+        // Churn inserts up to an eighth more.
+        let max = numbers::<K>() / 9 * 8;
         ensure!(
-            entries <= ABSENT / 2,
-            "{entries} entries are more than the {} keys of this bench",
-            ABSENT / 2
+            entries <= max,
+            "{entries} entries are more than the {max} keys of {} bytes of this bench",
+            K::BYTES
         );
         let draw = |n: u64| mix(seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15))) as u32;
         Ok(Keys {
@@ -69,18 +79,26 @@ impl Keys {
         if K::BYTES == 8 {
             return K::from_u64(self.wide.hash(index));
         }
-        // The same construction as the 64-bit permutation, with half the width.
+        // The same construction as the 64-bit permutation, with half the width or less.
         let [add, first, second] = self.narrow;
+        if K::BYTES == 2 {
+            let mut x = (index as u16).wrapping_add(add as u16);
+            x = (x ^ (x >> 8)).wrapping_mul(first as u16);
+            x = (x ^ (x >> 7)).wrapping_mul(second as u16);
+            return K::from_u64(u64::from(x ^ (x >> 8)));
+        }
         let mut x = (index as u32).wrapping_add(add);
         x = (x ^ (x >> 16)).wrapping_mul(first);
         x = (x ^ (x >> 15)).wrapping_mul(second);
         K::from_u64(u64::from(x ^ (x >> 16)))
     }
 
-    /// The key of an absent entry, different for each number below 2^31.
+    /// The key of an absent entry, different for each number below 2^31, or 2^15 for keys of two
+    /// bytes.
     #[inline]
     pub fn absent<K: Word>(&self, number: u64) -> K {
-        self.key(ABSENT | number)
+        let numbers = numbers::<K>();
+        self.key(numbers | (number % numbers))
     }
 
     /// The value of an index; its lowest bit is 0.
@@ -150,7 +168,9 @@ impl<K: Word> Stream<K> {
                     let value = keys.value::<V>(index).to_u64();
                     expected.sum = expected.sum.wrapping_add(value);
                 } else {
-                    stream.keys.push(keys.absent(rng.random_range(0..ABSENT)));
+                    stream
+                        .keys
+                        .push(keys.absent(rng.random_range(0..numbers::<K>())));
                 }
             }
             stream.expected.push(expected);
@@ -229,20 +249,24 @@ mod tests {
     }
 
     #[test]
-    fn present_and_absent_keys_are_all_different_in_both_widths() {
-        let keys = Keys::new(10_000, 7).unwrap();
+    fn present_and_absent_keys_are_all_different_in_every_width() {
+        let keys = Keys::new::<u16>(10_000, 7).unwrap();
         assert_eq!(distinct::<u64>(&keys), 20_000);
         assert_eq!(distinct::<u32>(&keys), 20_000);
-        let other = Keys::new(10_000, 8).unwrap();
+        assert_eq!(distinct::<u16>(&keys), 20_000);
+        let other = Keys::new::<u16>(10_000, 8).unwrap();
+        assert_ne!(keys.key::<u16>(0), other.key::<u16>(0));
         assert_ne!(keys.key::<u32>(0), other.key::<u32>(0));
         assert_ne!(keys.key::<u64>(0), other.key::<u64>(0));
     }
 
     #[test]
     fn invalid_entry_counts_are_refused() {
-        assert!(Keys::new(0, 1).is_err());
-        let error = Keys::new(u64::MAX, 1).unwrap_err().to_string();
+        assert!(Keys::new::<u64>(0, 1).is_err());
+        let error = Keys::new::<u64>(u64::MAX, 1).unwrap_err().to_string();
         assert!(error.contains("18446744073709551615"), "{error}");
+        let error = Keys::new::<u16>(30_000, 1).unwrap_err().to_string();
+        assert!(error.contains("keys of 2 bytes"), "{error}");
     }
 
     /// A stream's answers from a map, to check the stream's own sums.
@@ -261,7 +285,7 @@ mod tests {
     }
 
     fn stream_holds<K: Word, V: Word>(hit_rate: f64, skew: Skew) {
-        let keys = Keys::new(1000, 3).unwrap();
+        let keys = Keys::new::<K>(1000, 3).unwrap();
         let stream = Stream::<K>::new::<V>(&keys, hit_rate, skew, 256, 1000, 5).unwrap();
         assert_eq!((stream.steps(), stream.step_len()), (4, 256));
         let mut hits = 0;
@@ -290,12 +314,13 @@ mod tests {
             stream_holds::<u32, u64>(hit_rate, Skew::Zipf(0.99));
             stream_holds::<u64, u32>(hit_rate, Skew::Zipf(1.2));
             stream_holds::<u32, u32>(hit_rate, Skew::Uniform);
+            stream_holds::<u16, u32>(hit_rate, Skew::Uniform);
         }
     }
 
     /// The share of the most popular key.
     fn top_share(skew: Skew) -> f64 {
-        let keys = Keys::new(10_000, 3).unwrap();
+        let keys = Keys::new::<u64>(10_000, 3).unwrap();
         let stream = Stream::<u64>::new::<u64>(&keys, 1.0, skew, 1000, 50_000, 5).unwrap();
         let mut counts: HashMap<u64, u32> = HashMap::new();
         for key in &stream.keys {

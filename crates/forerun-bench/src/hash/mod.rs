@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   args.rs              the command line
-//!   case_studies.rs      the five studies
+//!   case_studies.rs      the six studies
 //!   sweep.rs             lists whose combinations are the cells
 //!   keys.rs              keys, values, streams
 //!   contender.rs         the interface of a table
 //!   studied_designs.rs   Forerun's studied designs
-//!   production_table.rs  Forerun's production table
+//!   production_table.rs  Forerun's production table, and the same frozen
 //!   table_group.rs       tables in memory
 //!   run_turn.rs          one turn of a case
 //!   measure/             rounds over a sweep, rows
@@ -55,7 +55,7 @@ use measure::Bench;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
-use sweep::Sweep;
+use sweep::{Operation, Sweep};
 
 /// A peer to measure along with the designs.
 pub type Peer<'a> = &'a dyn Contender<u64, u64>;
@@ -256,7 +256,10 @@ struct Count<'a> {
 
 impl Visit for Count<'_> {
     fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()> {
-        self.steps += self.bench.steps(self.sweep, contenders);
+        self.steps += match self.sweep.operation {
+            Operation::Lookup => self.bench.steps(self.sweep, contenders),
+            Operation::Write => self.bench.write_steps(self.sweep, contenders),
+        };
         Ok(())
     }
 }
@@ -270,14 +273,18 @@ struct Measure<'a> {
 
 impl Visit for Measure<'_> {
     fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()> {
-        self.bench.measure(self.sweep, contenders, self.emit)
+        match self.sweep.operation {
+            Operation::Lookup => self.bench.measure(self.sweep, contenders, self.emit),
+            Operation::Write => self.bench.measure_writes(self.sweep, contenders, self.emit),
+        }
     }
 }
 
 /// Calls `use_all` with all contenders for keys and values of 8 bytes.
 fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T {
     let designs = studied_designs::designs();
-    let mut all: Vec<Peer<'_>> = vec![&production_table::Production];
+    let production = production_table::Production::ALL;
+    let mut all: Vec<Peer<'_>> = production.iter().map(|one| one as Peer<'_>).collect();
     all.extend(refs::<u64, u64>(&designs));
     all.extend(peers);
     use_all(&all)
@@ -291,6 +298,8 @@ fn each_width(sweep: &Sweep, peers: &[Peer<'_>], visit: &mut impl Visit) -> Resu
             (8, 4) => visit.visit(&refs::<u64, u32>(&studied_designs::designs()))?,
             (4, 8) => visit.visit(&refs::<u32, u64>(&studied_designs::designs()))?,
             (4, 4) => visit.visit(&refs::<u32, u32>(&studied_designs::designs()))?,
+            (2, 8) => visit.visit(&refs::<u16, u64>(&studied_designs::designs()))?,
+            (2, 4) => visit.visit(&refs::<u16, u32>(&studied_designs::designs()))?,
             (keys, values) => bail!("no table has keys of {keys} and values of {values} bytes"),
         }
     }

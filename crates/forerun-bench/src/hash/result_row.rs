@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 /// One cell of a study's table.
 ///
-/// In the common fields, `case` is `lookup`; `keys` is the number of entries in the table; `isa` is
-/// the instruction set that was measured; `speedup_vs_single` compares with `get` of the same
-/// design and set; `roofline_share` compares with the random lines that the same number of threads
-/// read in the same rounds; `inserts_per_second` counts the concurrent updates, which are of the
-/// kind in `update_kind`.
+/// In the common fields, `case` is `lookup`, or `insert` or `remove` in the study of writes; `keys`
+/// is the number of entries in the table; `isa` is the instruction set that was measured;
+/// `speedup_vs_single` compares with `get` of the same design and set, or writes with batches of
+/// one; `roofline_share` compares with the random lines that the same number of threads read in the
+/// same rounds; `inserts_per_second` counts the concurrent updates, which are of the kind in
+/// `update_kind`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HashRow {
     /// The fields that every bench's rows have.

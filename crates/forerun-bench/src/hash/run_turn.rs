@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_turn_reads_and_updates_by_its_share_and_checks_every_answer() {
-        let keys = Keys::new(500, 1).unwrap();
+        let keys = Keys::new::<u64>(500, 1).unwrap();
         let stream = Stream::new::<u64>(&keys, 0.5, Skew::Uniform, 480, 4800, 2).unwrap();
         let subject = filled(&Map::new("map"), &keys);
         let churn = Churn::default();
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_table_with_wrong_answers_is_detected() {
-        let keys = Keys::new(500, 1).unwrap();
+        let keys = Keys::new::<u64>(500, 1).unwrap();
         let stream = Stream::new::<u64>(&keys, 1.0, Skew::Uniform, 480, 4800, 2).unwrap();
         let map = Map {
             error: 2,

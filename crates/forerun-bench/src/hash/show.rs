@@ -11,6 +11,7 @@ impl Axis {
     /// The dimension's name, used as a column head.
     pub(super) fn name(self) -> &'static str {
         match self {
+            Axis::Operation => "operation",
             Axis::Size => "size",
             Axis::Width => "key+value B",
             Axis::LoadFactor => "load",
@@ -25,6 +26,7 @@ impl Axis {
     /// A row's value in the dimension.
     pub(super) fn of(self, row: &HashRow) -> String {
         match self {
+            Axis::Operation => row.common.case.clone(),
             Axis::Size => format!("{}B", count(row.size_bytes)),
             Axis::Width => format!("{}+{}", row.common.key_bytes, row.common.value_bytes),
             Axis::LoadFactor => row.load_factor.to_string(),
@@ -41,7 +43,7 @@ impl Axis {
 }
 
 /// A row's values in all dimensions.
-pub(super) fn cell(row: &HashRow) -> [String; 8] {
+pub(super) fn cell(row: &HashRow) -> [String; 9] {
     Axis::ALL.map(|axis| axis.of(row))
 }
 
@@ -126,7 +128,7 @@ pub(super) fn winners(rows: &[HashRow]) -> TextTable {
         "fastest scalar",
         "its keys/s",
     ]));
-    let mut cells: Vec<[String; 8]> = Vec::new();
+    let mut cells: Vec<[String; 9]> = Vec::new();
     for row in rows.iter().filter(|row| row.is_measured()) {
         if !cells.contains(&cell(row)) {
             cells.push(cell(row));
@@ -197,9 +199,9 @@ pub(super) fn legend(rounds: usize) -> String {
          slots.\nlines: keys/s over the random cache lines/s that the same number of threads read \
          in the same rounds.\nvs memc3: speed relative to MemC3's design with the same strategy. \
          vs scalar: relative to the same without vector instructions.\nvs get: relative to one key \
-         after the other. of quiet: relative to the rate without updates.\nlines a lookup: cache \
-         lines of the table that a lookup reads, averaged over the requested keys.\nfull at: the \
-         load factor at which the design could take no more entries."
+         after the other, or, of writes, to batches of one. of quiet: relative to the rate without \
+         updates.\nlines a lookup: cache lines of the table that a lookup reads, averaged over the \
+         requested keys.\nfull at: the load factor at which the design could take no more entries."
     )
 }
 

@@ -91,6 +91,11 @@ impl<K: Word, V: Word> ContenderTable<K, V> for StudiedTable<K, V> {
         })
     }
 
+    fn remove(&mut self, keys: &[K]) -> usize {
+        let table = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        table.remove_batch(keys)
+    }
+
     fn set_isa(&self, isa: Isa) {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         table.set_isa(isa);

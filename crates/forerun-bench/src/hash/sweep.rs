@@ -4,14 +4,26 @@ use super::keys::Skew;
 use super::run_turn::UpdateKind;
 use forerun_core::arch::Isa;
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Lookups of batches.
+    Lookup,
+    /// Removals and insertions of batches, on one thread.
+    Write,
+}
+
 /// Lists whose combinations are the cells, and the variants to measure each cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
+    /// What is measured in each cell. Of the lists, writes use sizes, widths, load factors, batches
+    /// and designs.
+    pub operation: Operation,
     /// The dimension to plot over.
     pub axis: Axis,
     /// Slots times the bytes of a key and a value.
     pub sizes: Vec<usize>,
-    /// Bytes of a key and of a value: 4 or 8 each.
+    /// Bytes of a key, 2, 4 or 8, and of a value, 4 or 8.
     pub widths: Vec<(usize, usize)>,
     /// Entries over slots.
     pub load_factors: Vec<f64>,
@@ -39,6 +51,8 @@ pub struct Sweep {
 /// A dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
+    /// Lookups, insertions or removals.
+    Operation,
     /// The table's size.
     Size,
     /// Bytes of keys and values.
@@ -59,7 +73,8 @@ pub enum Axis {
 
 impl Axis {
     /// All dimensions, in the order of the tables' columns.
-    pub const ALL: [Axis; 8] = [
+    pub const ALL: [Axis; 9] = [
+        Axis::Operation,
         Axis::Size,
         Axis::Width,
         Axis::LoadFactor,
@@ -86,6 +101,7 @@ impl Sweep {
     /// A cell with sensible defaults, which custom lists then replace.
     pub fn cell() -> Sweep {
         Sweep {
+            operation: Operation::Lookup,
             axis: Axis::Size,
             sizes: vec![64 << 20],
             widths: vec![(8, 8)],
@@ -108,6 +124,7 @@ impl Sweep {
     /// The first dimension with more than one entry, or the size.
     pub(super) fn longest_axis(&self) -> Axis {
         let several = |axis: &Axis| match axis {
+            Axis::Operation => false,
             Axis::Size => self.sizes.len() > 1,
             Axis::Width => self.widths.len() > 1,
             Axis::LoadFactor => self.load_factors.len() > 1,

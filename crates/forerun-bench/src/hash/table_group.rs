@@ -153,7 +153,7 @@ mod tests {
             (0.9, [true, false]),
         ] {
             let entries = (1000.0 * load_factor) as u64;
-            let keys = Keys::new(entries, 1).unwrap();
+            let keys = Keys::new::<u64>(entries, 1).unwrap();
             fill(&mut tables, &keys, 1000, 0.9, &cores).unwrap();
             for (table, reached) in tables.iter().zip(reached) {
                 let len = table.subject.as_ref().map(|subject| subject.len() as u64);

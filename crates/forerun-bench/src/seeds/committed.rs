@@ -1,7 +1,7 @@
 //! Committed results, for rows that a machine cannot measure. They are part of the program, so a
 //! file that is moved or loses a figure is noticed when it is built or tested.
 
-use super::figures::parse_lines;
+use crate::bench_rows::figures::parse_lines;
 use serde_json::Value;
 
 macro_rules! results {

@@ -1,9 +1,9 @@
 //! Seed 001: Fast H2D, a gather of KV-cache rows from pinned host memory.
 
 use super::committed::CommittedResults::Gather;
-use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::{Fields, fields};
-use super::measurement::Measurement;
+use super::document::{Better, Column, Document, Format, Headline, Scale, Seed, Table, TableRow};
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::{Fields, fields};
 
 const CONDITIONS: &str = "128 requests of 2,048 rows of 656 bytes out of 300,000, \
 PCIe 5 x16, which the source puts at 63 GB/s; its GB are 2^30 bytes; the GPU is not named";
@@ -14,6 +14,12 @@ pub(super) fn document(_: &Scale) -> Document {
         source: "Fast H2D, notes on an operator of KV-cache offloading",
         measurements: vec![Measurement::new("gather", "gather --study seed")],
         tables: vec![versions(), after(), without_gpu()],
+        headlines: vec![Headline {
+            table: "V0 to V4",
+            row: "V3, all loads before the stores",
+            theirs: "throughput",
+            ours: "GiB/s",
+        }],
     }
 }
 
@@ -43,6 +49,7 @@ fn versions() -> Table {
         conditions: CONDITIONS,
         unit: "GiB/s",
         plotted: Format::Digits,
+        better: Better::Higher,
         theirs: vec![
             ("throughput", Format::Digits),
             ("latency, ms", Format::Digits),
@@ -79,6 +86,7 @@ fn after() -> Table {
         conditions: CONDITIONS,
         unit: "GiB/s",
         plotted: Format::Digits,
+        better: Better::Higher,
         theirs: Vec::new(),
         columns: columns(),
         rows: vec![
@@ -110,6 +118,7 @@ fn without_gpu() -> Table {
         conditions: "not in the source",
         unit: "GiB/s",
         plotted: Format::Digits,
+        better: Better::Higher,
         theirs: Vec::new(),
         columns: vec![
             cpu("GiB/s", "gib_per_second", Format::Digits),

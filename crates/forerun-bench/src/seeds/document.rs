@@ -9,8 +9,8 @@
 //! ```
 
 use super::committed::CommittedResults;
-use super::figures::Fields;
-use super::measurement::Measurement;
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::Fields;
 use forerun_measure::size::{digits, short};
 
 /// One of the five documents in which Forerun's methods began.
@@ -89,6 +89,25 @@ pub(super) struct Document {
     pub(super) source: &'static str,
     pub(super) measurements: Vec<Measurement>,
     pub(super) tables: Vec<Table>,
+    /// The rows that stand for the document on a page of many.
+    pub(super) headlines: Vec<Headline>,
+}
+
+/// A figure of theirs and one of ours.
+pub(super) struct Headline {
+    /// The title of the table, and the name of its row.
+    pub(super) table: &'static str,
+    pub(super) row: &'static str,
+    /// The columns; the source may have none.
+    pub(super) theirs: &'static str,
+    pub(super) ours: &'static str,
+}
+
+/// Which figures of a row are the better ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Better {
+    Higher,
+    Lower,
 }
 
 /// A table of a document, or one of ours that continues it.
@@ -100,6 +119,8 @@ pub(super) struct Table {
     pub(super) unit: &'static str,
     /// The format of the columns that are plotted.
     pub(super) plotted: Format,
+    /// Which of them are better.
+    pub(super) better: Better,
     /// The columns of the source.
     pub(super) theirs: Vec<(&'static str, Format)>,
     pub(super) columns: Vec<Column>,
@@ -117,6 +138,8 @@ pub(super) struct Column {
     /// The field with the figure, and what it is multiplied by.
     pub(super) value: &'static str,
     pub(super) scale: f64,
+    /// Whether the figure is another kind of figure than the table's, such as a latency among rates.
+    pub(super) is_apart: bool,
     /// The measurement of this machine, and the fields of its rows.
     pub(super) here: Option<(&'static str, Fields)>,
     /// Where the figure is if this machine has none.
@@ -143,6 +166,7 @@ impl Column {
             format: Format::Rate,
             value: "keys_per_second",
             scale: 1.0,
+            is_apart: false,
             here: None,
             committed: None,
         }
@@ -168,6 +192,13 @@ impl Column {
     pub(super) fn times(self, scale: f64) -> Column {
         Column { scale, ..self }
     }
+
+    pub(super) fn apart(self) -> Column {
+        Column {
+            is_apart: true,
+            ..self
+        }
+    }
 }
 
 /// A row of a table.
@@ -181,6 +212,8 @@ pub(super) struct TableRow {
     pub(super) value: Option<&'static str>,
     /// The measurement that has it, if not the column's.
     pub(super) measurement: Option<&'static str>,
+    /// Which figures are better, if not those that are for the table.
+    pub(super) better: Option<Better>,
     /// The cores that it needs.
     pub(super) cores: usize,
     /// A remark.
@@ -195,6 +228,7 @@ impl TableRow {
             fields,
             value: None,
             measurement: None,
+            better: None,
             cores: 1,
             note: "",
         }
@@ -212,6 +246,14 @@ impl TableRow {
     pub(super) fn in_measurement(self, name: &'static str) -> TableRow {
         TableRow {
             measurement: Some(name),
+            ..self
+        }
+    }
+
+    /// Higher figures are better, whatever they are in the table.
+    pub(super) fn higher(self) -> TableRow {
+        TableRow {
+            better: Some(Better::Higher),
             ..self
         }
     }

@@ -1,9 +1,9 @@
 //! Seed 000: HierarchicalKV's pull request 251, lookups that return pointers.
 
 use super::committed::CommittedResults::{GpuTable, GpuTableKernels, HierarchicalKv};
-use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::fields;
-use super::measurement::Measurement;
+use super::document::{Better, Column, Document, Format, Headline, Scale, Seed, Table, TableRow};
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::fields;
 
 const CONDITIONS: &str = "H100 NVL, all in device memory, 128 Mi slots in buckets of 128, \
 rows of 8 numbers; billions of pairs per second";
@@ -23,6 +23,12 @@ pub(super) fn document(_: &Scale) -> Document {
             Measurement::new("requests", "gpu-table --counts --load 0.5,0.75,1"),
         ],
         tables: vec![rates(), relative(), requests()],
+        headlines: vec![Headline {
+            table: "find* after the change over before",
+            row: "load 1.00",
+            theirs: "change",
+            ours: "find_ptr",
+        }],
     }
 }
 
@@ -57,6 +63,7 @@ fn rates() -> Table {
         conditions: CONDITIONS,
         unit: "B-KV/s",
         plotted: Format::Digits,
+        better: Better::Higher,
         theirs: ["find* before", "find* after", "find"]
             .map(|name| (name, Format::Digits))
             .to_vec(),
@@ -103,6 +110,7 @@ fn relative() -> Table {
         conditions: CONDITIONS,
         unit: "times one thread per key",
         plotted: Format::Times,
+        better: Better::Higher,
         theirs: vec![("change", Format::Change)],
         columns: vec![
             ratio("the seed's rule", "seed-rule"),
@@ -131,6 +139,7 @@ fn requests() -> Table {
                      its figures; 0.6 of our keys are present",
         unit: "requests",
         plotted: Format::Digits,
+        better: Better::Lower,
         theirs: ["steps before", "steps after"]
             .map(|name| (name, Format::Digits))
             .to_vec(),
@@ -138,7 +147,7 @@ fn requests() -> Table {
             of("one thread per key", "thread", "requests_per_lookup"),
             of("pipeline", "pipeline", "requests_per_lookup"),
             of("find_ptr", "by-load", "requests_per_lookup"),
-            of("find_ptr, bytes", "by-load", "bytes_per_lookup"),
+            of("find_ptr, bytes", "by-load", "bytes_per_lookup").apart(),
         ],
         rows: [
             (0.5, [2.0, 1.0]),

@@ -1,13 +1,16 @@
 //! Seed 004: RocksDB's pull request 14428, finger search in the memtable.
 
 use super::committed::CommittedResults::RocksDb;
-use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::{Fields, fields};
-use super::measurement::Measurement;
+use super::document::{Better, Column, Document, Format, Headline, Scale, Seed, Table, TableRow};
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::{Fields, fields};
 
 const CONDITIONS: &str = "db_bench, 2 M keys in the memtable, values of 100 bytes, release build, \
                           machine not named; lookups per second of all threads, through the whole \
                           engine";
+
+const ONE_THREAD: &str = "multireadrandom, one thread";
+const WRITING: &str = "multireadwhilewriting, batches of 64";
 
 /// What the table leaves out on most machines.
 const LACKS: &str = "as many cores as threads, or RocksDB: `forerun-bench-compare seeds` measures \
@@ -58,6 +61,14 @@ pub(super) fn document(scale: &Scale) -> Document {
             writers(scale),
             paranoid(),
         ],
+        headlines: [(ONE_THREAD, "batch 64"), (WRITING, "threads: 1, batch 64")]
+            .map(|(table, row)| Headline {
+                table,
+                row,
+                theirs: "change",
+                ours: "store, multiget over get",
+            })
+            .into(),
     }
 }
 
@@ -113,6 +124,7 @@ fn table(
         conditions: CONDITIONS,
         unit: "keys/s",
         plotted: Format::Rate,
+        better: Better::Higher,
         theirs,
         columns: columns(scale, measurement),
         rows,
@@ -129,8 +141,7 @@ fn random(scale: &Scale) -> Table {
         (64, [352_696.0, 378_497.0]),
     ];
     let row = |(batch, theirs)| compared(format!("batch {batch}"), theirs, cell(batch, 1), 1);
-    let title = "multireadrandom, one thread";
-    let mut table = table(scale, title, "random", rows.map(row).into());
+    let mut table = table(scale, ONE_THREAD, "random", rows.map(row).into());
     let committed = fields! {engine: "rocksdb", strategy: "multiget", hit_rate: 1};
     if !scale.with_peers {
         let rocksdb = Column::committed("RocksDB 11.8.1 MultiGet", RocksDb, committed);
@@ -191,12 +202,7 @@ fn writing_64(scale: &Scale) -> Table {
     Table {
         follows: "The hash index is changed while it is read: an insertion locks the line of one \
                   bucket. A reader of that line tries again, and all others go on.",
-        ..table(
-            scale,
-            "multireadwhilewriting, batches of 64",
-            "writing",
-            rows.map(of_threads).into(),
-        )
+        ..table(scale, WRITING, "writing", rows.map(of_threads).into())
     }
 }
 
@@ -255,6 +261,7 @@ fn paranoid() -> Table {
         conditions: "db_crashtest with paranoid_memory_checks, two hours: passed; no rate is given",
         unit: "keys/s",
         plotted: Format::Rate,
+        better: Better::Higher,
         theirs: Vec::new(),
         columns: vec![
             of("single", "single"),

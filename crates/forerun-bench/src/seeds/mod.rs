@@ -4,29 +4,30 @@
 //! ```text
 //!   find_ptr, copy_operator, row_search, simd_hash, finger_search    the documents: figures of theirs, where ours are
 //!   document            what a document is made of
-//!   measurement         runs the benches by their command lines
 //!   committed           docs/results, for what this machine cannot run
-//!   figures             finds a figure among rows
+//!   conclusion          what follows from a row
 //!   result_row, show    results
+//!   section             a page of the documentation that has them
 //! ```
 //!
 //! Nothing is measured here: each of our figures is a field of a row of another bench.
 
 mod committed;
+mod conclusion;
 mod copy_operator;
 mod document;
-mod figures;
 mod find_ptr;
 mod finger_search;
-mod measurement;
 mod result_row;
 mod row_search;
+mod section;
 mod show;
 mod simd_hash;
 
 pub use document::Seed;
 pub use result_row::{OurFigure, SeedRow, TheirFigure};
 
+use crate::bench_rows::{Measured, Measurement, Runner, figures};
 use crate::engine::Engine;
 use crate::output::{Output, on_stdout, or, write_facts};
 use crate::threads::Cores;
@@ -35,9 +36,10 @@ use document::{Column, Document, Scale, Table, TableRow};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
-use measurement::{Measured, Runner};
+use section::Page;
 use serde_json::Value;
 use std::io::Write;
+use std::path::PathBuf;
 
 /// The tables of the five documents in which Forerun's methods began, each row beside ours
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
@@ -46,6 +48,7 @@ Examples:
   forerun-bench seeds --report seeds.html                   all five, about 15 minutes
   forerun-bench seeds --seed 004 --json
   forerun-bench seeds --quick                               shows that everything runs
+  forerun-bench seeds --rewrite docs/internals/performance.md
 
 000: HierarchicalKV's pull request 251, pointers found in full GPU tables. 001: Fast H2D, rows \
 gathered from pinned host memory. 002: WiredTiger's WT-16838, prefetches in the search of a page's \
@@ -59,6 +62,11 @@ pub struct Args {
     /// Documents [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub seed: Vec<Seed>,
+
+    /// Also rewrites this page's section between the comments `begin: seeds` and `end: seeds`, with
+    /// a row for each headline
+    #[arg(long, value_name = "FILE.md", conflicts_with = "seed")]
+    pub rewrite: Option<PathBuf>,
 
     /// Formats. Rounds are those of each bench.
     #[command(flatten)]
@@ -92,6 +100,8 @@ pub fn run_to(
     out: &mut dyn Write,
 ) -> Result<()> {
     args.output.check()?;
+    let page = args.rewrite.as_deref().map(Page::open);
+    let mut page = page.transpose()?;
     let scale = Scale {
         quick: args.output.quick,
         cores: Cores::available().count(),
@@ -121,7 +131,13 @@ pub fn run_to(
                 out.flush()?;
             }
             show::section(&mut report, table, &rows);
+            if let Some(page) = &mut page {
+                page.add(&document, table.title, &rows);
+            }
         }
+    }
+    if let Some(page) = page {
+        page.write(&report.facts)?;
     }
     args.output.write_report(&report)
 }
@@ -161,7 +177,7 @@ fn rows(
             }
             note => note.to_owned(),
         };
-        Ok(SeedRow {
+        let mut filled = SeedRow {
             bench: "seeds".to_owned(),
             seed: document.seed.number().to_owned(),
             source: document.source.to_owned(),
@@ -172,7 +188,10 @@ fn rows(
             theirs: theirs.collect(),
             ours,
             note,
-        })
+            follows: String::new(),
+        };
+        filled.follows = conclusion::conclusion(table, row, &filled);
+        Ok(filled)
     });
     filled.collect()
 }
@@ -199,7 +218,7 @@ fn figure(
         let used = document.measurements.iter().find(|used| used.name == name);
         figure.command = used
             .filter(|_| figure.value.is_some())
-            .map(measurement::Measurement::command);
+            .map(Measurement::command);
     }
     if let (None, Some((file, fields))) = (figure.value, &column.committed) {
         let rows = file.rows();
@@ -216,6 +235,7 @@ fn figure(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use document::Headline;
 
     const WHOLE: Scale = Scale {
         quick: false,
@@ -306,6 +326,14 @@ mod tests {
     fn rows_and_columns_fit_together() {
         for seed in Seed::ALL {
             let document = document(seed, &WHOLE);
+            assert!(!document.headlines.is_empty());
+            let titles: Vec<&str> = document.tables.iter().map(|one| one.title).collect();
+            assert!(
+                document
+                    .headlines
+                    .iter()
+                    .all(|one| titles.contains(&one.table))
+            );
             let names: Vec<&str> = document.measurements.iter().map(|one| one.name).collect();
             for table in &document.tables {
                 assert!(
@@ -314,6 +342,18 @@ mod tests {
                     table.title
                 );
                 assert!(table.follows.matches('.').count() >= 2, "{}", table.follows);
+                let known = |table: &Table, headline: &Headline| {
+                    let rows = table.rows.iter().any(|row| row.name == headline.row);
+                    let theirs = table
+                        .theirs
+                        .iter()
+                        .any(|(name, _)| *name == headline.theirs);
+                    let ours = table.columns.iter().any(|one| one.name == headline.ours);
+                    rows && (theirs || headline.theirs.is_empty()) && ours
+                };
+                let of_table = document.headlines.iter();
+                let mut of_table = of_table.filter(|one| one.table == table.title);
+                assert!(of_table.all(|one| known(table, one)), "{}", table.title);
                 for row in &table.rows {
                     let len = row.theirs.len();
                     assert!(len == table.theirs.len() || len == 0, "{}", row.name);

@@ -25,6 +25,8 @@ pub struct SeedRow {
     pub ours: Vec<OurFigure>,
     /// Why a figure is missing, or what a committed one was measured with.
     pub note: String,
+    /// What follows, in two sentences.
+    pub follows: String,
 }
 
 /// A figure of a document.

@@ -101,7 +101,11 @@ pub(super) fn text(table: &Table, rows: &[SeedRow]) -> String {
 
 /// A table and its plot on the page.
 pub(super) fn section(report: &mut Report, table: &Table, rows: &[SeedRow]) {
-    let (cells, remarks) = cells(table, rows);
+    let (mut cells, remarks) = cells(table, rows);
+    cells.headings.push("what follows".to_owned());
+    for (cells, row) in cells.rows.iter_mut().zip(rows) {
+        cells.push(row.follows.clone());
+    }
     let chart = chart(table, rows);
     if chart.series.len() > 1 && chart.x.len() > 1 {
         report.sections.push(Section::Chart(chart));
@@ -147,10 +151,10 @@ fn chart(table: &Table, rows: &[SeedRow]) -> Chart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::{Column, TableRow};
-    use super::super::figures::fields;
+    use super::super::document::{Better, Column, TableRow};
     use super::super::result_row::{OurFigure, TheirFigure};
     use super::*;
+    use crate::bench_rows::figures::fields;
 
     fn table() -> Table {
         Table {
@@ -158,6 +162,7 @@ mod tests {
             conditions: "another machine",
             unit: "keys/s",
             plotted: Format::Rate,
+            better: Better::Higher,
             theirs: vec![("before", Format::Rate), ("change", Format::Change)],
             columns: vec![
                 Column::here("ours", "none", fields! {}),

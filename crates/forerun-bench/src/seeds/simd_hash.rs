@@ -1,20 +1,22 @@
 //! Seed 003: SimdHT-Bench, vector instructions in hash tables and in a server of multi-gets.
 
 use super::committed::CommittedResults::ServerIndexes;
-use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::{Fields, fields};
-use super::measurement::Measurement;
+use super::document::{Better, Column, Document, Format, Headline, Scale, Seed, Table, TableRow};
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::{Fields, fields};
 use forerun_core::arch;
 
 const CONDITIONS: &str =
     "Skylake, InfiniBand EDR, memcached's multi-get; the abstract counts \"up to\"";
 
+const END_TO_END: &str = "multi-get end to end, with MemC3's index in the same server";
+
 const STUDIES: &str =
     "five case studies on Skylake and Cascade Lake, of which the abstract gives no figure";
 
 pub(super) fn document(scale: &Scale) -> Document {
-    let designs = "--design table,memc3,bucketized2x4,bucketized2x8,cuckoo3 --strategy \
-                   find,vertical --skew uniform,zipf:0.99 --duration-ms";
+    let designs = "--design table,frozen,memc3,bucketized2x4,bucketized2x8,cuckoo3,neighborhash \
+                   --strategy find,vertical --skew uniform,zipf:0.99 --duration-ms";
     let ms = scale.either(40, 1);
     let hash = |name, lists: &str| {
         Measurement::new(name, format!("hash {lists} {designs} {ms} --memory 4GiB"))
@@ -48,6 +50,14 @@ pub(super) fn document(scale: &Scale) -> Document {
             ),
         ],
         tables: vec![end_to_end(), studies(scale)],
+        headlines: ["bucketized2x4", "cache"]
+            .map(|ours| Headline {
+                table: END_TO_END,
+                row: "multi-get of 100, uniform",
+                theirs: "most",
+                ours,
+            })
+            .into(),
     }
 }
 
@@ -89,10 +99,11 @@ fn end_to_end() -> Table {
         })
     });
     Table {
-        title: "multi-get end to end, with MemC3's index in the same server",
+        title: END_TO_END,
         conditions: CONDITIONS,
         unit: "times MemC3's",
         plotted: Format::Times,
+        better: Better::Higher,
         theirs: vec![
             ("server's gets, least", Format::Times),
             ("most", Format::Times),
@@ -104,9 +115,9 @@ fn end_to_end() -> Table {
             of("table", &table, "server_vs_memc3"),
             of("cache", &cache, "server_vs_memc3"),
             of("cache, requests/s", &cache, "rate_vs_memc3"),
-            of("cache, p50", &cache, "p50_vs_memc3"),
+            of("cache, p50", &cache, "p50_vs_memc3").apart(),
             over_ucx("table, UCX", "table/find_batch/avx512", "server_vs_memc3"),
-            over_ucx("cache, UCX, p50", "cache/find_batch/avx512", "p50_vs_memc3"),
+            over_ucx("cache, UCX, p50", "cache/find_batch/avx512", "p50_vs_memc3").apart(),
         ],
         rows: rows.collect(),
         lacks: "RDMA: ours is TCP over loopback, and committed results of UCX are over shared \
@@ -169,12 +180,15 @@ fn studies(scale: &Scale) -> Table {
         conditions: STUDIES,
         unit: "times MemC3's",
         plotted: Format::Times,
+        better: Better::Higher,
         theirs: Vec::new(),
         columns: vec![
             of("table", "table", "find", &isa),
             of("bucketized2x4", "bucketized2x4", "find", &isa),
             of("the same, scalar", "bucketized2x4", "find", "scalar"),
             of("bucketized2x8", "bucketized2x8", "find", &isa),
+            of("frozen table", "frozen", "find", &isa),
+            of("neighborhash", "neighborhash", "find", &isa),
             of("cuckoo3, a key per lane", "cuckoo3", "vertical", &isa),
             Column {
                 name: "table, ns per key",

@@ -159,7 +159,7 @@ pub struct Args {
     #[arg(long, value_name = "PROGRAM")]
     pub server: Option<PathBuf>,
 
-    /// The memcached to compare with
+    /// The memcached to compare with, such as one built from its source
     #[arg(long, value_name = "PROGRAM", default_value = "memcached")]
     pub memcached: PathBuf,
 

@@ -218,14 +218,15 @@ impl Bench<'_> {
         if args.alone {
             return Ok(programs);
         }
-        let mut absent = |name: &str, path: &Path| {
-            let text = format!("not measured: there is no {}", path.display());
-            facts.push((name.to_owned(), text));
-        };
+        let absent = |path: &Path| format!("not measured: there is no {}", path.display());
         if self.plan.protocols.contains(&Protocol::Memcached) {
             match Program::memcached(&args.memcached) {
-                Some(program) => programs.push(program),
-                None => absent(PEER, &args.memcached),
+                Some(program) => {
+                    let version = program.version();
+                    facts.extend(version.map(|version| (PEER.to_owned(), version)));
+                    programs.push(program);
+                }
+                None => facts.push((PEER.to_owned(), absent(&args.memcached))),
             }
         }
         if self.plan.protocols.contains(&Protocol::Resp) {
@@ -233,7 +234,7 @@ impl Bench<'_> {
             for name in or(&args.peer, &default) {
                 match Program::redis(&name)? {
                     Some(program) => programs.push(program),
-                    None => absent("peer", &name),
+                    None => facts.push(("peer".to_owned(), absent(&name))),
                 }
             }
         }

@@ -116,6 +116,15 @@ impl Program {
         }))
     }
 
+    /// The first line of what it says about its version, if it says anything.
+    pub fn version(&self) -> Option<String> {
+        let mut command = Command::new(&self.path);
+        let output = command.args(&self.args).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().next().map(str::trim);
+        line.filter(|line| !line.is_empty()).map(str::to_owned)
+    }
+
     /// Whether it can speak this protocol.
     pub fn speaks(&self, protocol: Protocol) -> bool {
         match protocol {
@@ -211,6 +220,20 @@ mod tests {
             redis.contains("--port 63 ") && redis.contains("--maxmemory 64mb"),
             "{redis}"
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_program_is_asked_for_its_version() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memcached");
+        let script = "#!/bin/sh\nfor last; do :; done\n\
+                      test \"$last\" = --version && echo memcached 1.6.40\n";
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = Program::memcached(&path).unwrap();
+        assert_eq!(program.version().as_deref(), Some("memcached 1.6.40"));
     }
 
     #[test]

@@ -4,6 +4,11 @@
 
 use forerun_cache::{Cache, CacheOptions, Cursor, Store, StoreResult};
 
+/// Whether every case is to be tried, as every night: `FORERUN_ALL_CASES` is set.
+pub fn all_cases() -> bool {
+    std::env::var_os("FORERUN_ALL_CASES").is_some()
+}
+
 /// A cache with this memory limit and default options.
 pub fn cache(memory_limit_bytes: usize) -> Cache {
     Cache::new(

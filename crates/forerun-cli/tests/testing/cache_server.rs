@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::Workspace;
+use crate::testing::Workspace;
 
 /// A server that is killed when the test ends.
 pub struct CacheServer {

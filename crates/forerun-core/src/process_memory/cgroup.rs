@@ -68,6 +68,12 @@ impl Cgroup {
         })
     }
 
+    /// Whether it is version 2's, and the directories.
+    #[cfg(feature = "study")]
+    pub(super) fn into_directories(self) -> (bool, Vec<PathBuf>) {
+        (self.is_v2, self.directories)
+    }
+
     /// The smallest limit, and the file that states it.
     pub(super) fn limit(&self) -> Option<(u64, PathBuf)> {
         let limits = self

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::cgroup::Cgroup;
-use super::{meminfo_bytes, text};
+use super::{meminfo_bytes, root, text};
 
 /// How much memory the process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl fmt::Display for MemoryLimitSource {
 /// ```
 pub fn memory_limit() -> Option<MemoryLimit> {
     let address_space = rustix::process::getrlimit(rustix::process::Resource::As).current;
-    limit_of(Path::new("/"), address_space)
+    limit_of(root(), address_space)
 }
 
 fn limit_of(root: &Path, address_space_bytes: Option<u64>) -> Option<MemoryLimit> {

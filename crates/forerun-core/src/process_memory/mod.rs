@@ -13,6 +13,8 @@
 mod cgroup;
 mod limit;
 mod pressure;
+#[cfg(feature = "study")]
+pub mod study;
 
 pub use limit::{MemoryLimit, MemoryLimitSource, memory_limit};
 pub use pressure::MemoryPressure;
@@ -21,8 +23,17 @@ use std::path::Path;
 
 /// The machine's physical memory in bytes, or `None` if the system does not report it. Linux does.
 pub fn physical_memory_bytes() -> Option<usize> {
-    let meminfo = text(Path::new("/"), "proc/meminfo")?;
+    let meminfo = text(root(), "proc/meminfo")?;
     usize::try_from(meminfo_bytes(&meminfo, "MemTotal")?).ok()
+}
+
+/// The root of the file system, unless a study reads other files.
+fn root() -> &'static Path {
+    #[cfg(feature = "study")]
+    if let Some(root) = study::root() {
+        return root;
+    }
+    Path::new("/")
 }
 
 /// A number of kibibytes in the text of `/proc/meminfo`, in bytes.

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::cgroup::Cgroup;
-use super::{meminfo_bytes, text};
+use super::{meminfo_bytes, root, text};
 
 /// Memory is scarce if tasks waited for it in one of this many microseconds. It is the ratio of
 /// systemd's default, 100 ms a second.
@@ -30,7 +30,7 @@ pub struct MemoryPressure {
 impl MemoryPressure {
     /// Begins to watch this process's control group and machine.
     pub fn new() -> MemoryPressure {
-        MemoryPressure::below(Path::new("/"))
+        MemoryPressure::below(root())
     }
 
     fn below(root: &Path) -> MemoryPressure {

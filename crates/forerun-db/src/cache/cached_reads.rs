@@ -116,7 +116,7 @@ impl<'g> Reads<'g> {
         };
         Some(checked.map(|()| {
             self.note_verified(source, page_no, opening);
-            source.slots().publish(page_no, raw_len, page, self.pin)
+            self.publish(source, page_no, raw_len, page)
         }))
     }
 

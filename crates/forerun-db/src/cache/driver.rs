@@ -25,6 +25,7 @@ use std::task::{Context, Poll};
 use forerun_core::{Driver, Wait};
 
 use super::frames::Pin;
+use super::read_buffer::ReadBuffer;
 use super::slots::Published;
 use super::{PageCache, PageSlots, VerifyChecksums};
 use crate::io::IoFile;
@@ -69,6 +70,9 @@ pub(crate) trait PageSource: Sync {
 
     /// Whether a lookup may trust a leaf that was verified before.
     fn may_be_trusted(&self) -> bool;
+
+    /// What a lookup wants to know of a page in memory before it reads the page.
+    fn head(&self, page: &[u8]) -> u64;
 
     /// Notes where a leaf is, once it has been verified.
     fn note_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]);
@@ -196,8 +200,20 @@ impl<'g> Reads<'g> {
     #[inline(always)]
     pub(crate) fn resident(&self, slots: &'g PageSlots, page_no: u32) -> Option<&'g [u8]> {
         let bytes = slots.get(page_no, usize::MAX, self.pin)?;
-        self.hits.set(self.hits.get() + 1);
+        self.count_hit();
         Some(bytes)
+    }
+
+    /// [`resident`](Self::resident), with the page's [head](PageSource::head).
+    #[inline(always)]
+    pub(crate) fn resident_with_head(
+        &self,
+        slots: &'g PageSlots,
+        page_no: u32,
+    ) -> Option<(&'g [u8], u64)> {
+        let page = slots.get_with_head(page_no, self.pin)?;
+        self.count_hit();
+        Some(page)
     }
 
     /// Counts a page of which the caller has read a part by itself.
@@ -420,7 +436,21 @@ impl<'g> Reads<'g> {
         source
             .unstore(PageChecks::Full, location, stored, page.bytes_mut(raw_len))
             .map_err(|reason| Error::corrupt_file(source.path(), location.offset, reason))?;
-        Ok(source.slots().publish(page_no, raw_len, page, self.pin))
+        Ok(self.publish(source, page_no, raw_len, page))
+    }
+
+    /// Puts a verified page into the cache.
+    pub(super) fn publish(
+        &self,
+        source: &'g dyn PageSource,
+        page_no: u32,
+        raw_len: usize,
+        mut page: ReadBuffer<'_>,
+    ) -> Published<'g> {
+        let head = source.head(page.bytes_mut(raw_len));
+        source
+            .slots()
+            .publish(page_no, raw_len, page, head, self.pin)
     }
 }
 

@@ -65,7 +65,8 @@ impl Cache {
         let _held = self.lock.lock().unwrap();
         let first = matches!(self.words.state(page_no), WordState::Absent(_));
         if first {
-            self.words.publish(page_no, FrameNo::from_bits(frame));
+            let head = bytes_of(page_no);
+            self.words.publish(page_no, FrameNo::from_bits(frame), head);
         }
         first
     }
@@ -90,9 +91,10 @@ impl Cache {
 
     /// Reads a page, pinned.
     fn read(&self, page_no: u32) -> bool {
-        let Some(frame) = self.words.find(page_no) else {
+        let Some((frame, head)) = self.words.find_with_head(page_no) else {
             return false;
         };
+        assert_eq!(head, bytes_of(page_no));
         self.check(page_no, frame);
         true
     }

@@ -349,7 +349,7 @@ impl PageCache {
         drop(state);
         self.evict_ahead(&pin());
         Charge {
-            cache: Arc::clone(self),
+            cache: Arc::downgrade(self),
             bytes,
             index_bytes,
         }
@@ -554,7 +554,8 @@ impl PageCache {
 /// A part of the budget taken by something other than pages.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    cache: Arc<PageCache>,
+    /// What is charged may outlive the store: a reader's pin delays the drop of a filter.
+    cache: std::sync::Weak<PageCache>,
     bytes: usize,
     /// The part of it for an index.
     index_bytes: usize,
@@ -562,10 +563,13 @@ pub(crate) struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut state = self.cache.lock();
+        let Some(cache) = self.cache.upgrade() else {
+            return;
+        };
+        let mut state = cache.lock();
         state.charged_bytes -= self.bytes;
         state.index_bytes -= self.index_bytes;
-        self.cache.note_space(&state);
+        cache.note_space(&state);
     }
 }
 

@@ -92,6 +92,7 @@ mod tests {
 
     use super::super::frames::reclaim;
     use super::*;
+    use crate::testing::small_cache::small_cache;
 
     #[test]
     fn a_value_stays_for_those_who_read_it_and_is_dropped_after_them() {
@@ -117,6 +118,21 @@ mod tests {
         cell.set(Arc::clone(&value));
         drop(cell);
         assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
+    fn a_value_that_is_dropped_late_does_not_keep_the_cache_that_it_is_charged_to() {
+        let cache = small_cache();
+        let cell = PinnedCell::new();
+        cell.set(cache.charge(100));
+        let reading = pin();
+        cell.clear();
+        drop(cell);
+        let left = Arc::downgrade(&cache);
+        drop(cache);
+        assert!(left.upgrade().is_none());
+        drop(reading);
+        reclaim();
     }
 
     #[test]

@@ -81,7 +81,10 @@ impl ScratchPage {
 
 impl Drop for ScratchPage {
     fn drop(&mut self) {
-        put_back(self.page.take());
+        // Most are never used.
+        if let Some(page) = self.page.take() {
+            put_back([page]);
+        }
     }
 }
 

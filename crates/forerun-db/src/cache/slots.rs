@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use forerun_core::arch::prefetch_read;
 use forerun_core::sync::atomic::Ordering;
 
 use super::frames::{FrameNo, Frames, Pin, pin};
@@ -33,7 +32,7 @@ impl PageSlots {
             words: Arc::new(Words::new(count)),
             verified: VerifiedPages::new(count),
             cache: Arc::clone(cache),
-            _charge: cache.charge(count * size_of::<u64>() + VerifiedPages::memory_bytes(count)),
+            _charge: cache.charge(Words::memory_bytes(count) + VerifiedPages::memory_bytes(count)),
         }
     }
 
@@ -75,7 +74,7 @@ impl PageSlots {
     /// Prefetches the line of a page's slot. Any number is allowed.
     #[inline(always)]
     pub(crate) fn prefetch(&self, page_no: u32) {
-        prefetch_read(self.words.address(page_no));
+        self.words.prefetch(page_no);
     }
 
     /// A page of `len` bytes, if it is in the cache.
@@ -88,6 +87,22 @@ impl PageSlots {
         // SAFETY: the frame was loaded with Acquire just now, while `pin` was held. Only frames of
         // `cache` are ever published in these words.
         Some(unsafe { self.cache.frames.bytes(frame, len, pin) })
+    }
+
+    /// A page with the rest of its frame, and its head, if it is in the cache. Stays there as with
+    /// [`get`](Self::get).
+    #[inline(always)]
+    pub(crate) fn get_with_head<'g>(
+        &'g self,
+        page_no: u32,
+        pin: &'g Pin,
+    ) -> Option<(&'g [u8], u64)> {
+        let (frame, head) = self.words.find_with_head(page_no)?;
+        // SAFETY: as in `get`.
+        Some((
+            unsafe { self.cache.frames.bytes(frame, usize::MAX, pin) },
+            head,
+        ))
     }
 
     /// A page of `len` bytes that stays in place without a pin, if it is in a frame of the cache.
@@ -118,8 +133,8 @@ impl PageSlots {
         }
     }
 
-    /// Puts a page into the cache, or drops it if another thread was faster, and returns the cached
-    /// page.
+    /// Puts a page with this head into the cache, or drops it if another thread was faster, and
+    /// returns the cached page.
     ///
     /// A page without a frame, or without space in the budget, is lent to this reader only.
     pub(super) fn publish<'g>(
@@ -127,6 +142,7 @@ impl PageSlots {
         page_no: u32,
         len: usize,
         page: ReadBuffer<'_>,
+        head: u64,
         pin: &'g Pin,
     ) -> Published<'g> {
         let cache = &*self.cache;
@@ -156,7 +172,7 @@ impl PageSlots {
             },
         };
         state.policy.insert(frame, &self.words, page_no, bytes);
-        self.words.publish(page_no, frame);
+        self.words.publish(page_no, frame, head);
         drop(state);
         // SAFETY: this thread stored the word while `pin` was held, which is as good as having
         // loaded it.

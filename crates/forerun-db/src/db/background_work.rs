@@ -15,6 +15,7 @@
 //! once.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
@@ -35,7 +36,7 @@ pub(super) struct BackgroundWork {
     changed: Condvar,
     /// Whether the store is being closed. Set under the lock, for sleepers; threads in the middle
     /// of long work read it without the lock.
-    is_stopping: AtomicBool,
+    is_stopping: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -244,7 +245,7 @@ impl BackgroundWork {
     }
 
     /// The flag that ends long work.
-    pub(super) fn stop_flag(&self) -> &AtomicBool {
+    pub(super) fn stop_flag(&self) -> &Arc<AtomicBool> {
         &self.is_stopping
     }
 

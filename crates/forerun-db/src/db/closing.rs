@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   stop writes -> stop background work -> workers end -> work in callers' threads ends
-//!   -> drop pooled cursors and obsolete files -> unlock the directory
+//!   -> drop pooled cursors, obsolete files and the listener -> unlock the directory
 //! ```
 
 use std::sync::Arc;
@@ -75,6 +75,7 @@ impl Open {
         // Files released later stay where they are: by then their names may belong to another
         // process.
         inner.tree.obsolete_files.close();
+        inner.events.close();
         (closed, inner.directory.release())
     }
 }

@@ -258,8 +258,8 @@ impl Inner {
     }
 
     /// Waits until there is nothing to flush, compact or load and obsolete files are deleted.
-    /// Writes the manifest again if that failed, and evicts cached pages beyond their budget,
-    /// unless readers hold them.
+    /// Removes runs in which nothing is left, writes the manifest again if that failed, and evicts
+    /// cached pages beyond their budget, unless readers hold them.
     pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
             // A read-only store never has other work.
@@ -282,11 +282,19 @@ impl Inner {
                 Ok(self.is_due_in(keyspace)?
                     && (failed(keyspace).is_none() || self.may_compact_others(keyspace)?))
             };
+            let guard = self.directory.enter()?;
             // No compaction begins between the two.
             let picking = self.tree.lock_picking();
             let left: Result<Vec<bool>> = keyspaces.iter().map(is_left).collect();
             let is_done = is_flushed && !self.is_compacting() && !left?.contains(&true);
-            drop(picking);
+            // Workers look for them once they are woken. No compaction holds any now.
+            let remove = || self.remove_covered_runs(&guard);
+            if is_done && self.guard("removing covered runs", remove)? {
+                // What is left may be due, or covered, too.
+                self.work.notify();
+                return Ok(false);
+            }
+            drop((picking, guard));
             if !self.work.done_or_fails(is_done, Task::Compact, fail_on)? {
                 return Ok(false);
             }

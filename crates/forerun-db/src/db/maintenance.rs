@@ -62,9 +62,10 @@ impl Db {
         inner.compact_all(&keyspaces)
     }
 
-    /// Waits until no memtable waits to be flushed, no compaction is due, obsolete files are
-    /// deleted, except those that a reader still holds, and the indexes and filters of runs are in
-    /// memory, except those that are damaged, cannot be read, or for which
+    /// Waits until no memtable waits to be flushed, no compaction is due, no run is left in which
+    /// everything is deleted or expired, obsolete files are deleted, except those that a reader
+    /// still holds, and the indexes and filters of runs are in memory, except those that are
+    /// damaged, cannot be read, or for which
     /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small. Entries in the active
     /// memtable stay there: call [`flush`](Self::flush) first to write them out. While other
     /// threads keep writing, this may not return.

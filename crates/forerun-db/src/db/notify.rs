@@ -13,7 +13,7 @@ use super::Inner;
 use super::background_work::Task;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::FrozenMemTables;
-use crate::events::{BackgroundTask, CompactionReason, DbEvent, WriteStallReason};
+use crate::events::{BackgroundTask, CompactionReason, DbEvent, EventListener, WriteStallReason};
 use crate::tree::compact::Compacted;
 use crate::tree::pick::Compaction;
 use crate::{Error, Result, panics};
@@ -21,6 +21,8 @@ use crate::{Error, Result, panics};
 /// A write that waits, until this is dropped.
 pub(super) struct WriteStall<'a> {
     inner: &'a Inner,
+    /// Who heard that it began. The store may be closed meanwhile.
+    listener: Option<Arc<dyn EventListener>>,
     reason: WriteStallReason,
     begun: Instant,
     /// How long it has waited, if it waits no more.
@@ -38,21 +40,25 @@ impl Drop for WriteStall<'_> {
     fn drop(&mut self) {
         let duration = self.waited.unwrap_or_else(|| time::elapsed(self.begun));
         self.inner.counters.count_stall(duration);
-        self.inner.events.send(|| DbEvent::WriteStallEnded {
+        let ended = || DbEvent::WriteStallEnded {
             reason: self.reason.clone(),
             duration,
-        });
+        };
+        self.inner.events.send_to(self.listener.as_ref(), ended);
     }
 }
 
 impl Inner {
     /// A write begins to wait.
     pub(super) fn begin_stall(&self, reason: WriteStallReason) -> WriteStall<'_> {
-        self.events.send(|| DbEvent::WriteStallBegun {
+        let listener = self.events.listener();
+        let begun = || DbEvent::WriteStallBegun {
             reason: reason.clone(),
-        });
+        };
+        self.events.send_to(listener.as_ref(), begun);
         WriteStall {
             inner: self,
+            listener,
             reason,
             begun: time::now(),
             waited: None,

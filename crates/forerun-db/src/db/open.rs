@@ -196,7 +196,7 @@ fn install(loaded: &Loaded, replayed: &mut Replayed) -> Result<()> {
 }
 
 /// Makes the open store, whose readers see what was replayed.
-fn assemble(loaded: Loaded, replayed: Replayed, options: Options, dir: StoreDir) -> Inner {
+fn assemble(loaded: Loaded, replayed: Replayed, mut options: Options, dir: StoreDir) -> Inner {
     let Loaded {
         io,
         path,
@@ -243,7 +243,7 @@ fn assemble(loaded: Loaded, replayed: Replayed, options: Options, dir: StoreDir)
         write_controller: WriteController::new(),
         snapshots: Snapshots::default(),
         counters: Counters::new(options.stats_level),
-        events: EventSender::new(options.event_listener.clone()),
+        events: EventSender::new(options.event_listener.take()),
         recovery,
         work,
         directory: Directory::new(dir, read_only),

@@ -1,6 +1,5 @@
 //! Replaying the log when a store is opened.
 
-use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -160,7 +159,7 @@ impl<'a> Replay<'a> {
             if !table.ranges.is_empty() {
                 retain = retain.with_ranges(vec![Arc::clone(&table.ranges)]);
             }
-            let stop = AtomicBool::new(false);
+            let stop = Arc::default();
             let build = loaded.tree.build(keyspace, 0, u64::MAX, &stop);
             let mut versions = table.memtable.versions();
             let runs = write_runs(&mut versions, &mut retain, |_| true, &build)?;

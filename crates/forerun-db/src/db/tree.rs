@@ -105,7 +105,7 @@ impl Tree {
         keyspace: &'a KeyspaceData,
         level: usize,
         run_bytes: u64,
-        stop: &'a AtomicBool,
+        stop: &'a Arc<AtomicBool>,
     ) -> Build<'a> {
         Build {
             io: &*self.io,

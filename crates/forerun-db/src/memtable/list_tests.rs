@@ -108,3 +108,54 @@ fn threads_that_write_the_same_keys_leave_every_level_whole() {
         assert_eq!(sequences.len() as u64, THREADS * ENTRIES);
     }
 }
+
+#[test]
+fn entries_whose_lengths_the_header_does_not_hold_are_found_and_scanned() {
+    let key = |len: usize, value_len: usize| {
+        let mut key = (value_len as u64).to_be_bytes().to_vec();
+        key.resize(len, b'k');
+        key
+    };
+    let lens: Vec<(usize, usize)> = [8, 4094, 4095, 4096, crate::KEY_BYTES_MAX]
+        .into_iter()
+        .flat_map(|key| [0, 100, 0xf_fffe, 0xf_ffff, 0x10_0005].map(|value| (key, value)))
+        .collect();
+    for (hash_index, checks) in [
+        (true, MemoryChecks::Off),
+        (false, MemoryChecks::Off),
+        (false, MemoryChecks::Paranoid),
+    ] {
+        let config = MemTableConfig::default()
+            .limit_bytes(64 << 20)
+            .hash_index(hash_index)
+            .checks(checks)
+            .pages(Pages::Small);
+        let table = MemTable::new(config).unwrap();
+        for (sequence, (key_len, value_len)) in (1..).zip(&lens) {
+            let (key, value) = (key(*key_len, *value_len), vec![*key_len as u8; *value_len]);
+            let op = Op::Put {
+                key: &key,
+                value: &value,
+            };
+            table.prepare([op].into_iter()).unwrap().publish(sequence);
+        }
+        for (key_len, value_len) in &lens {
+            let found = table
+                .get(&key(*key_len, *value_len), u64::MAX >> 8)
+                .unwrap();
+            let Lookup::Value(value) = found else {
+                panic!("{key_len}, {value_len}: {found:?}");
+            };
+            assert!(value.len() == *value_len && value.iter().all(|b| *b == *key_len as u8));
+        }
+        let mut sorted: Vec<_> = lens.iter().map(|(k, v)| (key(*k, *v), *v)).collect();
+        sorted.sort();
+        let mut at = table.list.head();
+        for (key, value_len) in sorted {
+            // SAFETY: every node has level 0.
+            let next = unsafe { at.link(0) }.load().next.unwrap();
+            assert!(next.key() == key && next.value().len() == value_len);
+            at = next;
+        }
+    }
+}

@@ -71,14 +71,7 @@ impl Visit for Paranoid {
         if let Err(reason) = node.verify(list.arena()) {
             // The key or its length may be what is broken, so the error shows as much of the key as
             // can be read.
-            let readable = list
-                .arena()
-                .contains(node.address(), node.key().len().saturating_add(16));
-            let key = if readable {
-                node.key().to_vec()
-            } else {
-                Vec::new()
-            };
+            let key = node.readable_key(list.arena()).to_vec();
             return Err(Box::new(Corrupt { key, reason }));
         }
         let in_order = before == list.head()

@@ -18,7 +18,7 @@
 //!   skip_list.rs         the skip list; skip_list_index.rs: an array through which searches enter it
 //!   list_shape.rs        how much memory it spends to make searches fast
 //!   memory_checks.rs     what a search verifies in the nodes that it visits
-//!   node.rs              an entry and its tower, byte by byte
+//!   node.rs              an entry and its tower, byte by byte; entry_lens.rs: how long it is
 //!   arena.rs             the memory of all of them; region_pool.rs: reused from table to table
 //! ```
 //!
@@ -29,6 +29,7 @@ mod arena;
 mod ascending_run;
 mod cursor;
 mod descent;
+mod entry_lens;
 mod hash_addressing;
 mod hash_bucket;
 mod hash_index;

@@ -1,15 +1,17 @@
 //! One entry of the memtable and its tower, as they are laid out in the arena.
 //!
 //! ```text
-//!            tower, one link a level             header            entry
-//!   ┌───────────────────────────────────────┬─────────────────┬───────────────────────────┬ ─ ─ ─ ─ ─ ┐
-//!   │ link h-1 │ … │ link 1    │ link 0      │ tag │ klen│vlen│ key, padded to 8 │ value   │ checksum
-//!   └───────────────────────────────────────┴─────────────────┴───────────────────────────┴ ─ ─ ─ ─ ─ ┘
-//!                                            ▲     8     4    4
-//!                                            Node points here, aligned to 8
+//!            tower, one link a level             header        entry
+//!   ┌ ─ ─ ─ ┬──────────────────────────────┬─────────────┬───────────────────────────┬ ─ ─ ─ ─ ─ ┐
+//!    lengths│ link h-1 │ … │ link 1 │ link 0 │ tag │ lens  │ key, padded to 8 │ value   │ checksum
+//!   └ ─ ─ ─ ┴──────────────────────────────┴─────────────┴───────────────────────────┴ ─ ─ ─ ─ ─ ┘
+//!       8                                   ▲     8     4
+//!                                           Node points here, aligned to 8
 //!
 //!   link      prefix (8) | pointer to the next node's header (8)
 //!   tag       sequence number (56 bits) | tower height (7) | kind (1: a value, 0: a deletion)
+//!   lens      bytes of the key (12 bits) | of the value (20); all ones: too long for that
+//!   lengths   32 bits each; only where lens does not say them
 //!   checksum  CRC32C of header and entry; only where the table was made with `MemoryChecks::Paranoid`
 //! ```
 //!
@@ -29,6 +31,7 @@ use forerun_core::arch::prefetch_read;
 use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::arena::Arena;
+use super::entry_lens::{Lens, LongLens};
 use super::list_shape::Placement;
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, ReadPoint, SEQUENCE_MAX};
@@ -112,12 +115,11 @@ fn as_ptr(node: Option<Node<'_>>) -> *mut Header {
     node.map_or(std::ptr::null_mut(), |node| node.header.as_ptr())
 }
 
-/// The fixed part of a node.
-#[repr(C)]
+/// The fixed part of a node. Packed, so that the key follows without a gap.
+#[repr(C, packed(4))]
 pub(super) struct Header {
     tag: u64,
-    key_len: u32,
-    value_len: u32,
+    lens: u32,
 }
 
 const HEADER_BYTES: usize = size_of::<Header>();
@@ -158,8 +160,25 @@ pub(super) struct Draft<'a> {
 }
 
 impl Draft<'_> {
+    fn lens(&self) -> Lens {
+        Lens {
+            key: self.key.len(),
+            value: self.value.len(),
+        }
+    }
+
+    /// The bytes before the tower.
+    fn long_lens_bytes(&self) -> usize {
+        if self.lens().packed() == Lens::LONG {
+            size_of::<LongLens>()
+        } else {
+            0
+        }
+    }
+
+    /// The bytes before the header.
     fn tower_bytes(&self) -> usize {
-        self.height * LINK_BYTES
+        self.long_lens_bytes() + self.height * LINK_BYTES
     }
 
     /// Where the node starts if the arena is in use up to `offset`: immediately, unless it is to be
@@ -199,18 +218,23 @@ impl Draft<'_> {
     /// bits.
     pub(super) unsafe fn write<'a>(&self, _arena: &'a Arena, place: NonNull<u8>) -> Node<'a> {
         debug_assert!((1..=HEIGHT_MAX).contains(&self.height));
-        // SAFETY: the tower, the header and the entry follow each other within `size_bytes`; all
-        // parts are aligned because the tower is a multiple of `ALIGN_BYTES`; nobody else uses the
-        // bytes.
+        let lens = self.lens().packed();
+        // SAFETY: the lengths, the tower, the header and the entry follow each other within
+        // `size_bytes`; all parts are aligned because lengths and tower are multiples of
+        // `ALIGN_BYTES`; nobody else uses the bytes.
         unsafe {
+            if lens == Lens::LONG {
+                let long: LongLens = [self.key.len() as u32, self.value.len() as u32];
+                place.cast::<LongLens>().write(long);
+            }
+            let tower = place.add(self.long_lens_bytes()).cast::<Link>();
             for level in 0..self.height {
-                place.cast::<Link>().add(level).write(Link::end());
+                tower.add(level).write(Link::end());
             }
             let header = place.add(self.tower_bytes()).cast::<Header>();
             header.write(Header {
                 tag: (self.height as u64) << HEIGHT_SHIFT | self.kind as u64,
-                key_len: self.key.len() as u32,
-                value_len: self.value.len() as u32,
+                lens,
             });
             let key = header.add(1).cast::<u8>();
             if self.key.len() < 8 {
@@ -333,31 +357,65 @@ impl<'a> Node<'a> {
     }
 
     #[inline(always)]
-    fn value_start(self) -> NonNull<u8> {
-        // SAFETY: the value follows the padded key in the same allocation.
-        unsafe {
-            self.key_start()
-                .add((self.header().key_len as usize).max(8))
+    fn lens(self) -> Lens {
+        match self.header().lens {
+            Lens::LONG => self.long_lens(),
+            lens => Lens::unpacked(lens),
         }
+    }
+
+    /// Where lengths are for which the header has no room.
+    fn long_lens_place(self) -> *const LongLens {
+        let tower = self.header.as_ptr().cast::<Link>();
+        let tower = tower.wrapping_sub(self.height());
+        tower.cast::<LongLens>().wrapping_sub(1)
+    }
+
+    #[cold]
+    fn long_lens(self) -> Lens {
+        // SAFETY: a node whose header does not say its lengths has them before its tower, as
+        // `Draft::write` has laid it out; they do not change.
+        let [key, value] = unsafe { self.long_lens_place().read() };
+        Lens {
+            key: key as usize,
+            value: value as usize,
+        }
+    }
+
+    /// The lengths of a node in which anything may be wrong; `None` if they are not in the arena.
+    fn readable_lens(self, arena: &Arena) -> Option<Lens> {
+        let is_long = self.header().lens == Lens::LONG;
+        let place = self.long_lens_place().cast();
+        (!is_long || arena.contains(place, size_of::<LongLens>())).then(|| self.lens())
+    }
+
+    /// The key of a node in which anything may be wrong; empty if it is not in the arena.
+    pub(super) fn readable_key(self, arena: &Arena) -> &'a [u8] {
+        match self.readable_lens(arena) {
+            Some(lens) if arena.contains(self.address(), HEADER_BYTES + lens.key) => self.key(),
+            _ => &[],
+        }
+    }
+
+    #[inline(always)]
+    fn value_start(self, lens: Lens) -> NonNull<u8> {
+        // SAFETY: the value follows the padded key in the same allocation.
+        unsafe { self.key_start().add(lens.key.max(8)) }
     }
 
     /// The user key.
     #[inline(always)]
     pub(super) fn key(self) -> &'a [u8] {
-        // SAFETY: `key_len` bytes were initialised there and do not change.
-        unsafe {
-            NonNull::slice_from_raw_parts(self.key_start(), self.header().key_len as usize).as_ref()
-        }
+        // SAFETY: as many bytes were initialised there and do not change.
+        unsafe { NonNull::slice_from_raw_parts(self.key_start(), self.lens().key).as_ref() }
     }
 
     /// The value; empty for a deletion.
     #[inline(always)]
     pub(super) fn value(self) -> &'a [u8] {
-        // SAFETY: `value_len` bytes were initialised there and do not change.
-        unsafe {
-            NonNull::slice_from_raw_parts(self.value_start(), self.header().value_len as usize)
-                .as_ref()
-        }
+        let lens = self.lens();
+        // SAFETY: as many bytes were initialised there and do not change.
+        unsafe { NonNull::slice_from_raw_parts(self.value_start(lens), lens.value).as_ref() }
     }
 
     /// The first eight bytes of the padded key as a big-endian integer. This is the prefix under
@@ -410,44 +468,41 @@ impl<'a> Node<'a> {
             let checksum = self.checksum();
             // SAFETY: `Draft::size_bytes` left room for the checksum behind the value.
             unsafe {
-                self.checksum_start()
+                self.checksum_start(self.lens())
                     .cast::<[u8; 4]>()
                     .write(checksum.to_le_bytes())
             }
         }
     }
 
-    fn checksum_start(self) -> NonNull<u8> {
+    fn checksum_start(self, lens: Lens) -> NonNull<u8> {
         // SAFETY: the checksum follows the value in the same allocation.
-        unsafe { self.value_start().add(self.header().value_len as usize) }
+        unsafe { self.value_start(lens).add(lens.value) }
     }
 
     fn checksum(self) -> u32 {
-        let header = self.header();
-        let mut checksum = crc32c::crc32c(&header.tag.to_le_bytes());
-        checksum = crc32c::crc32c_append(checksum, &header.key_len.to_le_bytes());
-        checksum = crc32c::crc32c_append(checksum, &header.value_len.to_le_bytes());
+        let (tag, lens) = (self.header().tag, self.lens());
+        let mut checksum = crc32c::crc32c(&tag.to_le_bytes());
+        checksum = crc32c::crc32c_append(checksum, &(lens.key as u32).to_le_bytes());
+        checksum = crc32c::crc32c_append(checksum, &(lens.value as u32).to_le_bytes());
         // SAFETY: the key is padded to eight initialised bytes.
-        let padded_key = unsafe {
-            NonNull::slice_from_raw_parts(self.key_start(), (header.key_len as usize).max(8))
-                .as_ref()
-        };
+        let padded_key =
+            unsafe { NonNull::slice_from_raw_parts(self.key_start(), lens.key.max(8)).as_ref() };
         checksum = crc32c::crc32c_append(checksum, padded_key);
         crc32c::crc32c_append(checksum, self.value())
     }
 
     /// Reports what is wrong with a sealed node, without trusting anything in it.
     pub(super) fn verify(self, arena: &Arena) -> Result<(), &'static str> {
-        let Header {
-            key_len, value_len, ..
-        } = *self.header();
-        let (key_len, value_len) = (key_len as usize, value_len as usize);
-        let size_bytes = HEADER_BYTES + key_len.max(8) + value_len + CHECKSUM_BYTES;
-        if !arena.contains(self.address(), size_bytes) {
+        let is_within = |lens: &Lens| {
+            let size_bytes = HEADER_BYTES + lens.key.max(8) + lens.value + CHECKSUM_BYTES;
+            arena.contains(self.address(), size_bytes)
+        };
+        let Some(lens) = self.readable_lens(arena).filter(is_within) else {
             return Err("its lengths reach beyond the memtable");
-        }
+        };
         // SAFETY: the four bytes lie within the arena, as was just checked.
-        let stored = unsafe { self.checksum_start().cast::<[u8; 4]>().read() };
+        let stored = unsafe { self.checksum_start(lens).cast::<[u8; 4]>().read() };
         if u32::from_le_bytes(stored) == self.checksum() {
             Ok(())
         } else {

@@ -227,7 +227,7 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
         numbers: &RunNumbers::new(1),
         limiter: &RateLimiter::new(options.tree.write_rate_bytes),
         class: IoClass::Compaction,
-        stop: &AtomicBool::new(false),
+        stop: &Arc::default(),
     };
     let mut repaired = repair::repair(&build, options)?;
     if repaired.rebuilt_manifest {

@@ -1,8 +1,29 @@
 //! The first leaves of a run, held back until a dictionary has been trained from them.
+//!
+//! ```text
+//!   leaf ─ fits ─> held │ leaf │ leaf │ … │     charged to the cache's budget, piece by piece
+//!        └ not ──> train ──> dictionary         the trainer's memory is charged too
+//!                  release ─> stored leaves
+//! ```
+//!
+//! Training takes up to half a second, and comparing with and without the dictionary longer at high
+//! levels. A store that is closed waits for the former only.
+
+use std::sync::Arc;
+
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 
 use super::codec::{Codec, Compressor};
 use super::compression::ZstdOptions;
-use crate::Result;
+use crate::cache::{Charge, PageCache};
+use crate::{Error, Result};
+
+/// Memory for leaves is charged in pieces of at least so many bytes.
+const CHARGE_BYTES: usize = 256 << 10;
+
+/// What the trainer allocates: tables that count how often each hash of eight bytes comes
+/// (zstd's `fastcover.c`, with 2^20 entries).
+const TRAINER_BYTES: usize = 12 << 20;
 
 /// Leaves that wait for the dictionary. `T` is what belongs to a leaf.
 pub(super) struct HeldLeaves<T> {
@@ -12,6 +33,23 @@ pub(super) struct HeldLeaves<T> {
     bytes: Vec<u8>,
     lens: Vec<usize>,
     with: Vec<T>,
+    limits: Limits,
+    charges: Vec<Charge>,
+    charged_bytes: usize,
+}
+
+/// What has the memory, and what ends the work. Tests do without.
+#[derive(Default)]
+struct Limits(Option<(Arc<PageCache>, Arc<AtomicBool>)>);
+
+impl Limits {
+    fn check(&self) -> Result<()> {
+        match &self.0 {
+            // Relaxed: it only has to be seen soon.
+            Some((_, stop)) if stop.load(Ordering::Relaxed) => Err(Error::Closed),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<T> HeldLeaves<T> {
@@ -23,12 +61,42 @@ impl<T> HeldLeaves<T> {
             bytes: Vec::new(),
             lens: Vec::new(),
             with: Vec::new(),
+            limits: Limits::default(),
+            charges: Vec::new(),
+            charged_bytes: 0,
         }
     }
 
+    /// Charges memory to a cache's budget, and ends training and storing once `stop` is set.
+    pub(super) fn limit(&mut self, cache: &Arc<PageCache>, stop: &Arc<AtomicBool>) {
+        self.limits = Limits(Some((Arc::clone(cache), Arc::clone(stop))));
+    }
+
     /// Whether there is room for a leaf.
-    pub(super) fn fits(&self, leaf: &[u8]) -> bool {
-        self.bytes.len() + leaf.len() <= self.limit_bytes
+    pub(super) fn fits(&mut self, leaf: &[u8]) -> bool {
+        let bytes = self.bytes.len() + leaf.len();
+        bytes <= self.limit_bytes && self.charge(bytes)
+    }
+
+    /// Charges so many bytes of leaves in all. The fewest from which a dictionary can be trained
+    /// are held without.
+    fn charge(&mut self, bytes: usize) -> bool {
+        let Some((cache, _)) = &self.limits.0 else {
+            return true;
+        };
+        if bytes <= self.charged_bytes {
+            return true;
+        }
+        let more = (bytes - self.charged_bytes).max(CHARGE_BYTES);
+        let Some(charge) = cache.try_charge(more) else {
+            return self.lens.len() < ZstdOptions::LEAVES_MIN;
+        };
+        self.charges.push(charge);
+        self.charged_bytes += more;
+        // Doubling would take more than is charged.
+        self.bytes
+            .reserve_exact(self.charged_bytes - self.bytes.len());
+        true
     }
 
     pub(super) fn add(&mut self, leaf: &[u8], with: T) {
@@ -39,12 +107,19 @@ impl<T> HeldLeaves<T> {
 
     /// Trains a dictionary. It is empty if there are too few leaves, or if it would save less than
     /// it takes.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it is stopped; [`Error::OutOfMemory`].
     pub(super) fn train(&self) -> Result<Vec<u8>> {
         if self.lens.is_empty() {
             return Ok(Vec::new());
         }
+        self.limits.check()?;
         let mut dictionary = vec![0; self.options.max_dict_bytes];
+        let charge = |(cache, _): &(Arc<PageCache>, _)| cache.charge(TRAINER_BYTES);
+        let charge = self.limits.0.as_ref().map(charge);
         let trained = zstd_safe::train_from_buffer(&mut dictionary[..], &self.bytes, &self.lens);
+        drop(charge);
         dictionary.truncate(trained.unwrap_or(0));
         if !dictionary.is_empty() {
             let with = self.compressed_bytes(&dictionary)?;
@@ -61,9 +136,13 @@ impl<T> HeldLeaves<T> {
     }
 
     /// Calls `store` with each leaf and what belongs to it, in order.
+    ///
+    /// # Errors
+    /// Those of `store`, and [`Error::Closed`] if it is stopped.
     pub(super) fn release(self, mut store: impl FnMut(&[u8], T) -> Result<()>) -> Result<()> {
         let mut rest = &self.bytes[..];
         for (len, with) in self.lens.iter().zip(self.with) {
+            self.limits.check()?;
             let leaf = rest.split_off(..*len).unwrap_or_default();
             store(leaf, with)?;
         }
@@ -75,6 +154,7 @@ impl<T> HeldLeaves<T> {
         let mut compressor = Compressor::with_dictionary(self.options, dictionary)?;
         let (mut packed, mut sum, mut rest) = (Vec::new(), 0, &self.bytes[..]);
         for len in &self.lens {
+            self.limits.check()?;
             let leaf = rest.split_off(..*len).unwrap_or_default();
             packed.clear();
             sum += match compressor.compress(leaf, &mut packed) {
@@ -90,6 +170,52 @@ impl<T> HeldLeaves<T> {
 mod tests {
     use super::*;
     use crate::run::filter::hash;
+    use crate::testing::small_cache::small_cache;
+
+    const LEAF: [u8; 4096] = [7; 4096];
+
+    /// Adds as many leaves as fit. Returns how many.
+    fn fill(held: &mut HeldLeaves<()>) -> usize {
+        let mut leaves = 0;
+        while held.fits(&LEAF) {
+            held.add(&LEAF, ());
+            leaves += 1;
+        }
+        leaves
+    }
+
+    #[test]
+    fn leaves_are_held_within_the_budget_of_the_cache() {
+        let options = ZstdOptions::default().max_dict_bytes(64 << 10);
+        let mut free = HeldLeaves::new(options);
+        assert_eq!(fill(&mut free) * LEAF.len(), 4 << 20);
+        let cache = small_cache();
+        let mut held = HeldLeaves::new(options);
+        held.limit(&cache, &Arc::default());
+        // Three quarters of a MiB. The rest is for pages.
+        assert_eq!(fill(&mut held) * LEAF.len(), 768 << 10);
+        assert_eq!(cache.stats().used_bytes, 768 << 10);
+        assert!(held.bytes.capacity() <= 768 << 10);
+        let mut poor = HeldLeaves::new(options);
+        poor.limit(&cache, &Arc::default());
+        assert_eq!(fill(&mut poor), ZstdOptions::LEAVES_MIN);
+        held.train().unwrap();
+        held.release(|_, ()| Ok(())).unwrap();
+        assert_eq!(cache.stats().used_bytes, 0);
+    }
+
+    #[test]
+    fn a_store_that_closes_waits_for_no_dictionary() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut held = HeldLeaves::new(ZstdOptions::default().max_dict_bytes(1 << 10));
+        held.limit(&small_cache(), &stop);
+        assert!(fill(&mut held) > ZstdOptions::LEAVES_MIN);
+        held.train().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(held.train(), Err(Error::Closed)));
+        let released = held.release(|_, ()| panic!("it is stored"));
+        assert!(matches!(released, Err(Error::Closed)));
+    }
 
     #[test]
     fn the_trainer_refuses_fewer_leaves_than_the_options_provide_for() {

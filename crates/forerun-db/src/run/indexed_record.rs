@@ -1,13 +1,14 @@
 //! Reads the record that a run's index has found, in a leaf that is in memory.
 //!
 //! ```text
-//!   place ─> page's first line (the keys' common prefix) ─┬─> compare ─> answer
-//!         └> record: tag with its key's length, key, value┘
+//!   address ─> leaf's slot: frame, head (the keys' common prefix) ─> record ─> compare ─> answer
+//!                                                tag with its key's length, key, value
 //! ```
 //!
-//! Both are prefetched together. Everything that this cannot decide is left to a search through the
-//! pages: another key with the same tag, a newest version that is too new for the reader, a long
-//! key, a page that is not in memory.
+//! If the leaf has no head, the prefix is in its first line, which is prefetched with the record.
+//! Everything that this cannot decide is left to a search through the pages: another key with the
+//! same tag, a newest version that is too new for the reader, a long key, a page that is not in
+//! memory.
 
 use forerun_core::arch::prefetch_read;
 
@@ -29,18 +30,25 @@ const PREFETCH_BYTES_MAX: usize = 4 * LINE_BYTES;
 pub(crate) struct IndexedRecord<'g> {
     run: &'g Run,
     leaf: &'g [u8],
+    head: u64,
     address: RecordAddress,
 }
 
 impl<'g> IndexedRecord<'g> {
-    /// The record at an address, whose leaf is `leaf`.
+    /// The record at an address, whose leaf is `leaf` with this [head](super::leaf_head), or 0.
     #[inline(always)]
     pub(crate) fn in_leaf(
         run: &'g Run,
         leaf: &'g [u8],
+        head: u64,
         address: RecordAddress,
     ) -> IndexedRecord<'g> {
-        IndexedRecord { run, leaf, address }
+        IndexedRecord {
+            run,
+            leaf,
+            head,
+            address,
+        }
     }
 
     /// The record at this address, if its leaf is in memory. Prefetches what [`find`](Self::find)
@@ -51,38 +59,52 @@ impl<'g> IndexedRecord<'g> {
         reads: &Reads<'g>,
         address: RecordAddress,
     ) -> Option<IndexedRecord<'g>> {
-        let leaf = match run.meta().pages() {
+        let (leaf, head) = match run.meta().pages() {
             // The root is not in the cache.
-            1 => run.root().bytes(),
-            _ => reads.resident(run.slots(), address.page)?,
+            1 => (run.root().bytes(), 0),
+            _ => reads.resident_with_head(run.slots(), address.page)?,
         };
-        prefetch_read(leaf.as_ptr());
-        let mut at = address.offset as usize;
-        let end = at + run.average_record_bytes().min(PREFETCH_BYTES_MAX);
-        while at < end {
-            prefetch_read(leaf.as_ptr().wrapping_add(at));
-            at = (at + LINE_BYTES) & !(LINE_BYTES - 1);
+        if head == 0 {
+            prefetch_read(leaf.as_ptr());
         }
-        Some(IndexedRecord::in_leaf(run, leaf, address))
+        // The steps depend on the run and not on the record, so the branches are predictable.
+        let record = leaf.as_ptr().wrapping_add(address.offset as usize);
+        let last = run.average_record_bytes().min(PREFETCH_BYTES_MAX) - 1;
+        for at in (0..last).step_by(LINE_BYTES) {
+            prefetch_read(record.wrapping_add(at));
+        }
+        prefetch_read(record.wrapping_add(last));
+        Some(IndexedRecord::in_leaf(run, leaf, head, address))
     }
 
     /// The answer of the record. `None` if a search has to find it.
     #[inline(always)]
     pub(crate) fn find(self, key: &SearchKey<'_>) -> Option<Found<'g>> {
-        let IndexedRecord { run, leaf, address } = self;
-        let page = Page::new(leaf);
+        let IndexedRecord {
+            run,
+            leaf,
+            head,
+            address,
+        } = self;
         let at = address.offset as usize;
-        if at < page.records_start() {
-            return None;
-        }
-        let prefix = match page.prefix_len() {
-            len if len <= INLINE_PREFIX_BYTES => {
-                Prefix::Short(len, u128::from_be_bytes(*page.inline_prefix()))
-            }
-            _ => Prefix::Long(page.prefix()),
+        let prefix = match run.shared_prefix().prefix(head) {
+            // The index does not know where the record begins.
+            _ if at == 0 => return None,
+            Some((len, prefix)) => Prefix::Short(len, prefix),
+            None => prefix_in(Page::new(leaf), at)?,
         };
         answer(run, leaf.get(at..)?, prefix, key)
     }
+}
+
+/// The prefix in a leaf's first line, for a record at `at`. `None` if no record can be there.
+fn prefix_in(page: Page<'_>, at: usize) -> Option<Prefix<'_>> {
+    (at >= page.records_start()).then(|| match page.prefix_len() {
+        len if len <= INLINE_PREFIX_BYTES => {
+            Prefix::Short(len, u128::from_be_bytes(*page.inline_prefix()))
+        }
+        _ => Prefix::Long(page.prefix()),
+    })
 }
 
 /// The bytes with which all keys of a leaf begin.

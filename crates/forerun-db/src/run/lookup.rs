@@ -78,6 +78,10 @@ impl PageSource for Run {
         matches!(self.order(), KeyOrder::Bytewise)
     }
 
+    fn head(&self, page: &[u8]) -> u64 {
+        self.shared_prefix().head_of(Page::new(page))
+    }
+
     fn note_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]) {
         Run::note_leaf(self, page_no, location, Page::new(page));
     }

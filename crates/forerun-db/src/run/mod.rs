@@ -18,6 +18,7 @@
 //!   reader.rs          opens a file as a run; ends.rs reads both its ends, line_aligned.rs is memory
 //!   index_and_filter.rs  loads the index or else the filter
 //!   obsolete_files.rs  removes files of obsolete runs, at a pace
+//!   leaf_head.rs       the prefix of a leaf in memory, beside its slot
 //!   leaf_places.rs     where verified leaves are in the file
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found,
 //!                      stored_record.rs one in a leaf that is not in memory;
@@ -48,6 +49,7 @@ mod index_and_filter;
 pub(crate) mod indexed_record;
 pub(crate) mod interleaved_seek;
 mod key_places;
+mod leaf_head;
 mod leaf_places;
 pub(crate) mod level_cursor;
 mod line_aligned;

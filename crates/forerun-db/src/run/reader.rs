@@ -17,6 +17,7 @@ use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use super::codec::{Codec, Dictionary};
 use super::ends::{Ends, read_exact};
 use super::index_and_filter::IndexAndFilter;
+use super::leaf_head::SharedPrefix;
 use super::leaf_places::{LeafPlace, LeafPlaces};
 use super::line_aligned::{LineAligned, resize};
 use super::meta::RunMeta;
@@ -46,6 +47,7 @@ pub(crate) struct Run {
     index_and_filter: IndexAndFilter,
     /// Bytes of an average record.
     average_record_bytes: usize,
+    shared_prefix: SharedPrefix,
     /// Made when the first one is noted, once it fits into the cache's budget.
     leaf_places: OnceLock<(LeafPlaces, Charge)>,
     /// Set when they did not fit. Relaxed throughout: a hint.
@@ -126,15 +128,16 @@ impl Run {
             number,
             path: path.to_owned(),
             file,
-            order,
             salt: footer.salt,
             pages_range: dictionary_range.end..footer.filter_offset,
             dictionary,
             // Only zstd needs a dictionary, be it empty.
             codec: meta.dictionary_stored.map_or(codec, |_| Codec::Zstd),
-            meta,
             index_and_filter,
+            shared_prefix: SharedPrefix::of(&order, &meta.smallest, &meta.largest),
             average_record_bytes: usize::try_from(average_record_bytes).unwrap_or(usize::MAX),
+            order,
+            meta,
             leaf_places: OnceLock::new(),
             leaf_places_refused: AtomicBool::new(false),
             root,
@@ -210,6 +213,12 @@ impl Run {
     #[inline(always)]
     pub(crate) fn average_record_bytes(&self) -> usize {
         self.average_record_bytes
+    }
+
+    /// What all keys of the run begin with, which the heads of leaves leave out.
+    #[inline(always)]
+    pub(super) fn shared_prefix(&self) -> SharedPrefix {
+        self.shared_prefix
     }
 
     /// The noted places of leaves, if there are any.

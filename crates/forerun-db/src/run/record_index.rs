@@ -35,8 +35,8 @@ const BUCKET_BYTES: usize = 64;
 /// Where the tags of a bucket begin. Their last four bits, and the overflow bits, follow.
 const TAGS: usize = SLOTS * 4;
 
-/// Which bytes of a bucket's second word of tags are tags.
-const SECOND_TAGS: u64 = 0xffff_ffff;
+/// A bit for each slot.
+const SLOT_BITS: u32 = (1 << SLOTS) - 1;
 
 /// The most buckets. With more, they would take 4 GiB.
 const BUCKETS_MAX: usize = 1 << 26;
@@ -131,20 +131,21 @@ impl Tags {
         }
     }
 
-    /// The slots with a tag byte: one bit each, the highest of the tag's byte.
+    /// The slots with a tag byte: one bit each. In one word, because which half of the slots has a
+    /// key is an unpredictable branch.
     #[inline(always)]
-    fn with(self, tag: u8) -> (u64, u64) {
-        /// The highest bit of each zero byte. Exact: no carry leaves a byte.
+    fn with(self, tag: u8) -> u32 {
+        /// A bit for each zero byte.
         #[inline(always)]
-        fn zeros(word: u64) -> u64 {
+        fn zeros(word: u64) -> u32 {
             const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-            !(((word & LOW) + LOW) | word | LOW)
+            // The highest bit of each. Exact: no carry leaves a byte.
+            let high = !(((word & LOW) + LOW) | word | LOW);
+            // The factor moves each bit to its place from bit 56 on.
+            ((high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
         }
         let tags = u64::from(tag) * 0x0101_0101_0101_0101;
-        (
-            zeros(self.first ^ tags),
-            zeros(self.second ^ tags) & SECOND_TAGS,
-        )
+        (zeros(self.first ^ tags) | zeros(self.second ^ tags) << 8) & SLOT_BITS
     }
 
     /// Bits 8 and 9 of a slot's tag.
@@ -161,32 +162,20 @@ impl Tags {
     /// The first slot with a key's tag.
     #[inline(always)]
     fn slot(self, probe: Probe) -> Option<usize> {
-        let (mut first, mut second) = self.with(probe.tag);
-        while first != 0 {
-            let slot = first.trailing_zeros() as usize / 8;
+        let mut slots = self.with(probe.tag);
+        while slots != 0 {
+            let slot = slots.trailing_zeros() as usize;
             if self.high(slot) == probe.tag_high {
                 return Some(slot);
             }
-            first &= first - 1;
-        }
-        while second != 0 {
-            let slot = 8 + second.trailing_zeros() as usize / 8;
-            if self.high(slot) == probe.tag_high {
-                return Some(slot);
-            }
-            second &= second - 1;
+            slots &= slots - 1;
         }
         None
     }
 
     /// The number of used slots, if they come first.
     fn used(self) -> usize {
-        let (first, second) = self.with(0);
-        match (first, second) {
-            (0, 0) => SLOTS,
-            (0, second) => 8 + second.trailing_zeros() as usize / 8,
-            (first, _) => first.trailing_zeros() as usize / 8,
-        }
+        (self.with(0).trailing_zeros() as usize).min(SLOTS)
     }
 }
 

@@ -14,6 +14,9 @@
 //! separator for each internal page above the leaves.
 
 use std::path::Path;
+use std::sync::Arc;
+
+use forerun_core::sync::atomic::AtomicBool;
 
 use super::codec::Compressor;
 use super::filter::{self, Filter};
@@ -28,6 +31,7 @@ use super::record_index::RecordIndex;
 use super::run_output::RunOutput;
 use super::stored::PageLocation;
 use super::{Compression, RunOptions};
+use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::{Io, OpenMode};
 use crate::versions::{Kind, SEQUENCE_MAX, Version};
@@ -202,6 +206,14 @@ impl RunWriter {
         })
     }
 
+    /// Charges the memory for a dictionary to a cache's budget, and gives up once `stop` is set:
+    /// [`add`](Self::add) and [`finish`](Self::finish) then return [`Error::Closed`].
+    pub(crate) fn limit_dictionary(&mut self, cache: &Arc<PageCache>, stop: &Arc<AtomicBool>) {
+        if let Some(held) = &mut self.held {
+            held.limit(cache, stop);
+        }
+    }
+
     /// Adds a version, which must come after the last one.
     ///
     /// # Errors
@@ -360,8 +372,10 @@ impl RunWriter {
         self.places.finish_leaf(Page::new(&self.page));
         self.meta.leaf_pages += 1;
         let separator = std::mem::replace(&mut self.separator, Separator::first());
+        let fits = |held: &mut HeldLeaves<_>| held.fits(&self.page);
+        let is_held = self.held.as_mut().is_some_and(fits);
         match &mut self.held {
-            Some(held) if held.fits(&self.page) => held.add(&self.page, separator),
+            Some(held) if is_held => held.add(&self.page, separator),
             _ => {
                 self.release_held()?;
                 let page = std::mem::take(&mut self.page);

@@ -11,3 +11,12 @@ pub(crate) mod small_cache;
 pub(crate) mod tree_fixture;
 #[cfg(test)]
 pub(crate) mod version_list;
+
+/// How many cases of a test run: all of them with `FORERUN_ALL_CASES`, as every night.
+#[cfg(test)]
+pub(crate) fn cases(usual: u32, all: u32) -> u32 {
+    match std::env::var_os("FORERUN_ALL_CASES") {
+        Some(_) => all,
+        None => usual,
+    }
+}

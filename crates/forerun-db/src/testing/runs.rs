@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forerun_core::Pages;
-use forerun_core::sync::atomic::AtomicBool;
 
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
@@ -114,7 +113,7 @@ pub(crate) fn run_of(io: &FaultIo, order: &KeyOrder, number: u64, versions: Vec<
         numbers: &RunNumbers::new(number),
         limiter: &RateLimiter::new(None),
         class: IoClass::Compaction,
-        stop: &AtomicBool::new(false),
+        stop: &Arc::default(),
     };
     let mut versions = Sorted::new(order.clone(), versions);
     // Each version is the only one of its key.

@@ -38,7 +38,7 @@ pub(crate) struct Fixture {
     pub(crate) cache: Arc<PageCache>,
     pub(crate) options: TreeOptions,
     pub(crate) limiter: RateLimiter,
-    pub(crate) stop: AtomicBool,
+    pub(crate) stop: Arc<AtomicBool>,
     pub(crate) catalog: Catalog,
     pub(crate) memtable: Vec<Held>,
     pub(crate) sequence: u64,
@@ -91,7 +91,7 @@ impl Fixture {
                 ..TreeOptions::default()
             },
             limiter: RateLimiter::new(None),
-            stop: AtomicBool::new(false),
+            stop: Arc::default(),
             memtable: Vec::new(),
             sequence: 0,
             snapshots: Vec::new(),

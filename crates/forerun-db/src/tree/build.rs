@@ -16,8 +16,8 @@ use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::run::{self, Run, RunOptions, RunWriter};
-use crate::tree::key_bounds::KeySpan;
 use crate::tree::limiter::{self, IoClass, RateLimiter};
+use crate::tree::part::Part;
 use crate::tree::retain::Retain;
 use crate::versions::VersionCursor;
 use crate::{Error, Result};
@@ -44,7 +44,7 @@ pub(crate) struct Build<'a> {
     /// What the limiter takes it for.
     pub(crate) class: IoClass,
     /// Set when the store closes.
-    pub(crate) stop: &'a AtomicBool,
+    pub(crate) stop: &'a Arc<AtomicBool>,
 }
 
 /// Numbers for new runs. Each is used once.
@@ -113,7 +113,7 @@ pub(crate) fn write_runs(
     build: &Build<'_>,
 ) -> Result<Vec<Arc<Run>>> {
     let check = || limiter::check(build.stop);
-    let written = write_span(&KeySpan::default(), versions, retain, below, check, build)?;
+    let written = write_part(&Part::default(), versions, retain, below, check, build)?;
     open_written(written, build)
 }
 
@@ -133,12 +133,12 @@ pub(crate) fn open_written(mut written: NewFiles<'_>, build: &Build<'_>) -> Resu
     Ok(runs)
 }
 
-/// [`write_runs`] for some keys, and without opening the runs. Asks `check` often whether to go on.
+/// [`write_runs`] for a part, and without opening the runs. Asks `check` often whether to go on.
 ///
 /// # Errors
 /// As [`write_runs`], and those of `check`.
-pub(crate) fn write_span<'a>(
-    keys: &KeySpan,
+pub(crate) fn write_part<'a>(
+    part: &Part,
     versions: &mut dyn VersionCursor,
     retain: &mut Retain,
     mut below: impl FnMut(&[u8]) -> bool,
@@ -148,20 +148,33 @@ pub(crate) fn write_span<'a>(
     let mut written = NewFiles::new(build);
     let mut writer: Option<RunWriter> = None;
     let mut paid_bytes = 0;
+    // Of the runs before this one, and the size at which this one ends.
+    let (mut ended_bytes, mut end_bytes) = (0, build.run_bytes);
     check()?;
-    keys.seek_first(versions)?;
+    part.keys.seek_first(versions)?;
     while let Some(version) = versions.at() {
-        if keys.ends_before(build.order, version.key) {
+        if part.keys.ends_before(build.order, version.key) {
             break;
         }
         // Checked at every version, since dropped versions do not reach the check below.
         check()?;
         let is_full = |writer: &mut RunWriter| {
-            writer.written_bytes() >= build.run_bytes && !retain.is_of_last_key(version.key)
+            let bytes = writer.written_bytes();
+            if bytes < end_bytes || retain.is_of_last_key(version.key) {
+                return false;
+            }
+            if end_bytes == build.run_bytes {
+                let (run_bytes, written_bytes) = (build.run_bytes, ended_bytes + bytes);
+                let extended =
+                    part.extended_bytes(build.order, version.key, run_bytes, written_bytes);
+                end_bytes = extended.unwrap_or(run_bytes);
+            }
+            bytes >= end_bytes
         };
         if let Some(full) = writer.take_if(is_full) {
+            ended_bytes += full.written_bytes();
             finish(full, retain)?;
-            paid_bytes = 0;
+            (paid_bytes, end_bytes) = (0, build.run_bytes);
         }
         if retain.keeps(&version, &mut below) {
             let writer = match &mut writer {
@@ -203,5 +216,6 @@ pub(crate) fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Res
     )?;
     let (id, name) = build.keyspace;
     writer.note_keyspace(id, name);
+    writer.limit_dictionary(build.cache, build.stop);
     Ok(writer)
 }

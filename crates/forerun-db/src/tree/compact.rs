@@ -9,7 +9,7 @@ use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
 use crate::run::{Codec, Run};
-use crate::tree::build::{Build, NewFiles, open_written, write_span};
+use crate::tree::build::{Build, NewFiles, open_written, write_part};
 use crate::tree::levels::Edit;
 use crate::tree::limiter;
 use crate::tree::merge::Merge;
@@ -48,7 +48,7 @@ impl Compacted {
 /// that.
 ///
 /// # Errors
-/// As [`write_span`]: nothing written is left, and the input runs are unchanged.
+/// As [`write_part`]: nothing written is left, and the input runs are unchanged.
 /// [`Error::Panicked`](crate::Error::Panicked): a comparator did.
 pub(crate) fn compact(
     compaction: &Compaction,
@@ -94,7 +94,7 @@ pub(crate) fn compact(
             let mut merge = Merge::new(build.order.clone(), cursors(compaction));
             let mut retain = retain.clone();
             let below = |key: &[u8]| older.may_hold(key);
-            let written = write_span(&parts[part], &mut merge, &mut retain, below, check, build)?;
+            let written = write_part(&parts[part], &mut merge, &mut retain, below, check, build)?;
             Ok((written, retain.dropped()))
         });
         match written {

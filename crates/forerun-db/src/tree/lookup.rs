@@ -1,28 +1,30 @@
 //! Lookups of one key, or of a batch of keys, in the runs of a tree.
 //!
 //! ```text
-//!   stage 1   the candidate runs of all keys, newest first, by key range; prefetch a line of each
-//!             run's index, or of its filter
-//!   stage 2   rule runs out; where an index has found a key's record in its newest candidate and
-//!             the leaf is in memory, prefetch the record
-//!   stage 3   compare these records: most lookups end here; if the leaf is not in memory, read the
-//!             record alone, if that is possible
-//!   stage 4   the others, one coroutine per key (run/lookup.rs), 48 in flight, from the newest
-//!             candidate to the oldest until one has an answer
+//!   candidates   the runs that may hold the key, newest first, by key range; prefetch a line of
+//!                each run's index, or of its filter
+//!   probe        rule runs out; where an index has found the key's record in its newest candidate,
+//!                prefetch the slot of its leaf
+//!   locate       if the leaf is in memory, prefetch the record
+//!   answer       compare the record: most lookups end here; if the leaf is not in memory, read the
+//!                record alone, if that is possible
+//!   search       the others, one coroutine per key (run/lookup.rs), 48 in flight, from the newest
+//!                candidate to the oldest until one has an answer
 //! ```
 //!
-//! `get` takes the same steps for one key, run after run, and a batch of one key is a `get`: with
-//! the arrays of a block, it takes 2.8 times as many instructions where the runs are in memory.
+//! The stages up to the answer run in one loop, each some keys behind the one before. `get` takes
+//! the same steps for one key, run after run, and a batch of one key is a `get`: with the arrays of
+//! a batch, it takes 2.8 times as many instructions where the runs are in memory.
 
-use forerun_core::{block_on_with, interleave_with};
+use forerun_core::{Stages, block_on_with, interleave_with};
 
 use crate::Result;
 use crate::cache::driver::Reads;
-use crate::cache::{self, Pin};
+use crate::cache::{self, Pin, ScratchPage};
 use crate::run::indexed_record::IndexedRecord;
 use crate::run::lookup::{Found, ReadContext, find_in};
 use crate::run::stored_record::StoredRecord;
-use crate::run::{Probe, Run, SearchKey};
+use crate::run::{Probe, RecordAddress, Run, SearchKey};
 use crate::tree::levels::Levels;
 
 /// Lookups in flight. In memory, 8 to 64 perform the same within 5%. A batch that waits for a disk
@@ -33,8 +35,15 @@ pub(super) const IN_FLIGHT: usize = 48;
 /// Keys looked up under one pin. Pages evicted under the pin become free only when it ends.
 pub(super) const CHUNK_KEYS: usize = 256;
 
-/// Keys that go through the first three stages together.
-pub(super) const BLOCK_KEYS: usize = 32;
+/// How many keys a stage is behind the one before.
+const BEHIND: usize = 12;
+
+/// The stages up to the answer.
+const STAGES: usize = 4;
+
+/// Keys between the first stage and the last, rounded up.
+const RING: usize = 64;
+const _: () = assert!(RING > (STAGES - 1) * BEHIND && RING.is_power_of_two());
 
 /// Looks keys up, and passes each result to `on_result` with its position, in any order.
 pub(crate) fn multi_get(
@@ -108,26 +117,70 @@ fn probe(run: &Run, key: &SearchKey<'_>, pin: &Pin) -> Option<Probe> {
     (probe != Probe::Absent && run.is_visible(key.sequence)).then_some(probe)
 }
 
-/// The record that an index has found, if its leaf is in memory. Its lines are prefetched.
-#[inline(always)]
-fn record<'g>(run: &'g Run, probe: Probe, reads: &Reads<'g>) -> Option<IndexedRecord<'g>> {
-    match probe {
-        Probe::At(address) => IndexedRecord::prefetched(run, reads, address),
-        Probe::Absent | Probe::Anywhere => None,
+/// What is known of the record of a key in its newest candidate.
+#[derive(Clone, Copy)]
+enum Record<'g> {
+    /// Nothing: the pages have to be searched.
+    Unknown,
+    /// Where it is, by the index.
+    At(RecordAddress),
+    /// Its leaf is in memory. Its lines are prefetched.
+    InMemory(IndexedRecord<'g>),
+    /// Its leaf is not in memory. What is known of the leaf is prefetched.
+    Stored(StoredRecord<'g>),
+}
+
+impl<'g> Record<'g> {
+    /// What a probe says.
+    #[inline(always)]
+    fn of(probe: Probe) -> Record<'g> {
+        match probe {
+            Probe::At(address) => Record::At(address),
+            Probe::Absent | Probe::Anywhere => Record::Unknown,
+        }
+    }
+
+    /// Finds the leaf of a record of `run`.
+    #[inline(always)]
+    fn locate(self, run: &'g Run, reads: &Reads<'g>) -> Record<'g> {
+        let Record::At(address) = self else {
+            return self;
+        };
+        match IndexedRecord::prefetched(run, reads, address) {
+            Some(record) => Record::InMemory(record),
+            None => StoredRecord::prefetched(run, address).map_or(Record::Unknown, Record::Stored),
+        }
+    }
+
+    /// The record's answer. `None` if the pages have to be searched.
+    #[inline(always)]
+    fn find<'b>(
+        self,
+        key: &SearchKey<'_>,
+        reads: &Reads<'_>,
+        buffer: &'b mut ScratchPage,
+    ) -> Option<Found<'b>>
+    where
+        'g: 'b,
+    {
+        match self {
+            Record::Unknown | Record::At(_) => None,
+            Record::InMemory(record) => record.find(key),
+            Record::Stored(record) => record.find(key, reads, buffer),
+        }
     }
 }
 
-/// The record that an index has found, if its leaf is not in memory. What is known of the leaf is
-/// prefetched.
-#[inline(always)]
-fn stored_record(run: &Run, probe: Probe) -> Option<StoredRecord<'_>> {
-    match probe {
-        Probe::At(address) => StoredRecord::prefetched(run, address),
-        Probe::Absent | Probe::Anywhere => None,
-    }
+/// A lookup on its way through the stages.
+#[derive(Clone, Copy)]
+struct InFlight<'g> {
+    /// Its candidates are these of all candidates.
+    begin: usize,
+    end: usize,
+    record: Record<'g>,
 }
 
-/// The first three stages: answers what the indexes can answer, and adds the rest to `searches`.
+/// Answers what the indexes can answer, and adds the rest to `searches`.
 fn find_records<'t>(
     tree: &'t Levels,
     keys: &[SearchKey<'_>],
@@ -137,59 +190,62 @@ fn find_records<'t>(
 ) {
     let pin = cache::pin();
     let reads = context.reads(&pin);
-    // The candidates of a block's keys, and where those of each key end.
-    let mut runs: Vec<&'t Run> = Vec::with_capacity(2 * BLOCK_KEYS);
-    let mut ends = [0; BLOCK_KEYS];
-    let mut records: [Option<IndexedRecord<'_>>; BLOCK_KEYS] = [None; BLOCK_KEYS];
-    let mut stored: [Option<StoredRecord<'_>>; BLOCK_KEYS] = [None; BLOCK_KEYS];
+    // The candidates of all keys, those of one key side by side.
+    let mut runs: Vec<&'t Run> = Vec::with_capacity(2 * keys.len());
+    let mut ring = [InFlight {
+        begin: 0,
+        end: 0,
+        record: Record::Unknown,
+    }; RING];
     let mut buffer = reads.scratch_page();
-    for (block, keys) in keys.chunks(BLOCK_KEYS).enumerate() {
-        let first = block * BLOCK_KEYS;
-        runs.clear();
-        for (key, end) in keys.iter().zip(&mut ends) {
+    let stages = Stages::new(keys.len(), STAGES, BEHIND);
+    for turn in stages.turns() {
+        if let Some(at) = stages.item(turn, 0) {
+            let key = &keys[at];
+            let begin = runs.len();
             for run in tree.candidates(key.key) {
                 run.prefetch_probe(key.hash, &pin);
                 runs.push(run);
             }
-            *end = runs.len();
+            ring[at % RING] = InFlight {
+                begin,
+                end: runs.len(),
+                record: Record::Unknown,
+            };
         }
-        // The candidates that pass move to the front.
-        let (mut from, mut kept) = (0, 0);
-        for (((key, end), found), stored) in
-            (keys.iter().zip(&mut ends).zip(&mut records)).zip(&mut stored)
-        {
-            let begin = kept;
-            (*found, *stored) = (None, None);
-            for at in from..*end {
-                let run = runs[at];
+        if let Some(at) = stages.item(turn, 1) {
+            let (key, lookup) = (&keys[at], &mut ring[at % RING]);
+            // The candidates that pass move to the front.
+            let mut kept = lookup.begin;
+            for candidate in lookup.begin..lookup.end {
+                let run = runs[candidate];
                 let Some(probe) = probe(run, key, &pin) else {
                     continue;
                 };
-                if kept == begin {
-                    *found = record(run, probe, &reads);
-                    if found.is_none() {
-                        *stored = stored_record(run, probe);
+                if kept == lookup.begin {
+                    lookup.record = Record::of(probe);
+                    if let Probe::At(address) = probe {
+                        run.slots().prefetch(address.page);
                     }
                 }
                 runs[kept] = run;
                 kept += 1;
             }
-            from = std::mem::replace(end, kept);
+            lookup.end = kept;
         }
-        let mut begin = 0;
-        for (at, (key, end)) in keys.iter().zip(ends).enumerate() {
-            let runs = &runs[begin..end];
-            begin = end;
-            match records[at].and_then(|record| record.find(key)) {
-                Some(found) => on_found(first + at, found),
-                None if runs.is_empty() => on_found(first + at, Found::Missing),
-                None => {
-                    let stored = stored[at];
-                    match stored.and_then(|stored| stored.find(key, &reads, &mut buffer)) {
-                        Some(found) => on_found(first + at, found),
-                        None => searches.push(first + at, runs),
-                    }
-                }
+        if let Some(at) = stages.item(turn, 2) {
+            let lookup = &mut ring[at % RING];
+            if let Some(&run) = runs[lookup.begin..lookup.end].first() {
+                lookup.record = lookup.record.locate(run, &reads);
+            }
+        }
+        if let Some(at) = stages.item(turn, 3) {
+            let lookup = ring[at % RING];
+            let runs = &runs[lookup.begin..lookup.end];
+            match lookup.record.find(&keys[at], &reads, &mut buffer) {
+                Some(found) => on_found(at, found),
+                None if runs.is_empty() => on_found(at, Found::Missing),
+                None => searches.push(at, runs),
             }
         }
     }
@@ -247,17 +303,10 @@ pub(crate) fn get<T>(
         let Some(probe) = probe(run, &key, &pin) else {
             continue;
         };
-        let record = record(run, probe, &reads);
-        if let Some(found) = record.and_then(|record| record.find(&key)) {
+        let record = Record::of(probe).locate(run, &reads);
+        let mut buffer = reads.scratch_page();
+        if let Some(found) = record.find(&key, &reads, &mut buffer) {
             return Ok(take(found));
-        }
-        if record.is_none()
-            && let Some(stored) = stored_record(run, probe)
-        {
-            let mut buffer = reads.scratch_page();
-            if let Some(found) = stored.find(&key, &reads, &mut buffer) {
-                return Ok(take(found));
-            }
         }
         let found = block_on_with(&reads, find_in(&[run], &key, &reads));
         match found.map_err(|error| *error)? {

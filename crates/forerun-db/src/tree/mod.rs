@@ -14,7 +14,8 @@
 //!   lookup.rs      finds keys in the levels
 //!   merge.rs       merges cursors; scan_limit.rs: where a scan needs no more of them
 //!   retain.rs      decides which versions to keep
-//!   build.rs       writes versions to runs; limiter.rs limits how fast
+//!   build.rs       writes versions to runs; limiter.rs limits how fast; part.rs: which versions,
+//!                  and where the last run ends
 //!   file_copy.rs   copies files within the same limit
 //!   pick/          picks the next compaction; compact.rs runs it, a large one in parts
 //!                  (subcompactions.rs) by several threads (parallel.rs)
@@ -50,6 +51,7 @@ mod needed_ranges;
 mod one_run;
 pub(crate) mod open_runs;
 pub(crate) mod parallel;
+mod part;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
 pub(crate) mod place;

@@ -1,7 +1,7 @@
 //! The tree against a plain map: writes, flushes, compactions and snapshots in any order, with
 //! every file system call failing in turn.
 
-use forerun_core::sync::atomic::AtomicBool;
+use forerun_core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -318,11 +318,11 @@ fn a_rate_limit_and_a_stop_are_heeded() {
     let mut fixture = grown(false);
     fixture.write(1, Some(10));
     let before = run_files(&fixture.io, Path::new(DIR)).unwrap();
-    fixture.stop = AtomicBool::new(true);
+    fixture.stop.store(true, Ordering::Relaxed);
     assert!(matches!(fixture.flush(), Err(Error::Closed)));
     assert!(matches!(fixture.compact_all(), Err(Error::Closed)));
     assert_eq!(run_files(&fixture.io, Path::new(DIR)).unwrap(), before);
-    fixture.stop = AtomicBool::new(false);
+    fixture.stop.store(false, Ordering::Relaxed);
     fixture.flush().unwrap();
     fixture.check();
 }

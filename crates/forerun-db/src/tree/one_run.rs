@@ -16,7 +16,7 @@ use crate::run::lookup::{Found, ReadContext, find_in};
 use crate::run::plain_lookup::find_by;
 use crate::run::{PageSearch, Probe, Run, RunOptions, RunWriter, SearchKey};
 use crate::tree::levels::Levels;
-use crate::tree::lookup::{self, BLOCK_KEYS, CHUNK_KEYS, IN_FLIGHT};
+use crate::tree::lookup::{self, CHUNK_KEYS, IN_FLIGHT};
 use crate::versions::{Kind, SEQUENCE_MAX, Version};
 use crate::{Error, Result, Values};
 
@@ -25,6 +25,7 @@ pub struct OneRun {
     levels: Levels,
     run: Arc<Run>,
     cache: Arc<PageCache>,
+    reading: ReadContext,
 }
 
 /// How a lookup finds its record.
@@ -35,6 +36,9 @@ pub enum RunLookup {
     /// By a search through the pages from the root.
     Pages(PageSearch),
 }
+
+/// Keys that a batch of page searches probes together.
+const BLOCK_KEYS: usize = 32;
 
 /// Adds an entry, in order.
 pub type Add<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
@@ -80,7 +84,17 @@ impl OneRun {
         })?;
         let run = Arc::new(Run::open(&OsIo, path, 1, order.clone(), &cache)?);
         let levels = Levels::with_runs(order, [(1, Arc::clone(&run))]);
-        let one = OneRun { levels, run, cache };
+        let reading = ReadContext {
+            cache: Arc::clone(&cache),
+            backend: ReadBackend::Auto,
+            verify_checksums: VerifyChecksums::default(),
+        };
+        let one = OneRun {
+            levels,
+            run,
+            cache,
+            reading,
+        };
         one.read_all(&firsts)?;
         Ok(one)
     }
@@ -117,7 +131,7 @@ impl OneRun {
             let key = SearchKey::new(key, SEQUENCE_MAX);
             let mut take = |found: Found<'_>| copy(Ok(found), position, values);
             let got = match how {
-                RunLookup::Index => lookup::get(&self.levels, key, &self.context(), take),
+                RunLookup::Index => lookup::get(&self.levels, key, &self.reading, take),
                 RunLookup::Pages(search) => self.search(&key, search, &mut take),
             };
             if let Err(error) = got {
@@ -135,7 +149,7 @@ impl OneRun {
             .collect();
         let take = |position, found: Result<Found<'_>>| copy(found, position, values);
         match how {
-            RunLookup::Index => lookup::multi_get(&self.levels, &keys, &self.context(), take),
+            RunLookup::Index => lookup::multi_get(&self.levels, &keys, &self.reading, take),
             RunLookup::Pages(search) => self.search_all(&keys, search, take),
         }
     }
@@ -166,14 +180,6 @@ impl OneRun {
         Ok(suspensions)
     }
 
-    fn context(&self) -> ReadContext {
-        ReadContext {
-            cache: Arc::clone(&self.cache),
-            backend: ReadBackend::Auto,
-            verify_checksums: VerifyChecksums::default(),
-        }
-    }
-
     /// Finds a key by a search of pages. The index only rules it out.
     fn search(
         &self,
@@ -194,8 +200,7 @@ impl OneRun {
         Ok(())
     }
 
-    /// [`search`](Self::search) for a batch, with as many keys in a block and lookups in flight as
-    /// in a store.
+    /// [`search`](Self::search) for a batch, with as many lookups in flight as in a store.
     fn search_all(
         &self,
         keys: &[SearchKey<'_>],

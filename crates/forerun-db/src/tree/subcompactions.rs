@@ -12,6 +12,7 @@
 //! read by both.
 
 use crate::tree::key_bounds::KeySpan;
+use crate::tree::part::Part;
 use crate::tree::pick::Compaction;
 
 /// How many threads can work on a compaction of which each part has at least so many bytes: more
@@ -26,44 +27,37 @@ pub(crate) fn threads_max(compaction: &Compaction, part_bytes_min: u64) -> usize
 
 /// Divides a compaction into at most so many parts of about the same size: one for each thread that
 /// [can work on it](threads_max).
-pub(crate) fn split(
-    compaction: &Compaction,
-    parts_max: usize,
-    part_bytes_min: u64,
-) -> Vec<KeySpan> {
-    let parts = threads_max(compaction, part_bytes_min).min(parts_max);
+pub(crate) fn split(compaction: &Compaction, parts_max: usize, part_bytes_min: u64) -> Vec<Part> {
     let Some(first) = compaction.upper.first() else {
-        return vec![KeySpan::default()];
+        return vec![Part::default()];
     };
-    if parts < 2 {
-        return vec![KeySpan::default()];
-    }
-    let (order, runs) = (
-        first.order(),
-        compaction.upper.iter().chain(&compaction.lower),
-    );
+    let parts_max = threads_max(compaction, part_bytes_min).min(parts_max.max(1));
+    let order = first.order();
+    let runs = compaction.upper.iter().chain(&compaction.lower);
     let mut anchors: Vec<(Vec<u8>, u64)> = runs.flat_map(|run| run.anchors()).collect();
     anchors.sort_by(|a, b| order.compare(&a.0, &b.0));
-    let share = anchors.iter().map(|(_, bytes)| bytes).sum::<u64>() / parts as u64;
-    let mut spans = vec![KeySpan::default()];
-    let mut bytes_in_part = anchors.first().map_or(0, |(_, bytes)| *bytes);
-    for pair in anchors.windows(2) {
-        let [(before, _), (key, bytes)] = pair else {
-            continue;
-        };
-        if bytes_in_part >= share && spans.len() < parts && order.compare(before, key).is_lt() {
-            if let Some(last) = spans.last_mut() {
-                last.to = Some(key.as_slice().into());
-            }
-            spans.push(KeySpan {
-                from: Some(key.as_slice().into()),
-                to: None,
-            });
+    let share = anchors.iter().map(|(_, bytes)| bytes).sum::<u64>() / parts_max as u64;
+    let (mut parts, mut from) = (Vec::new(), None);
+    let (mut in_part, mut bytes_in_part) = (Vec::<(Vec<u8>, u64)>::new(), 0);
+    for (key, bytes) in anchors {
+        let is_behind = |(last, _): &(Vec<u8>, u64)| order.compare(last, &key).is_lt();
+        if bytes_in_part >= share
+            && parts.len() + 1 < parts_max
+            && in_part.last().is_some_and(is_behind)
+        {
+            let to: Box<[u8]> = key.as_slice().into();
+            let keys = KeySpan {
+                from: from.replace(to.clone()),
+                to: Some(to),
+            };
+            parts.push(Part::new(keys, std::mem::take(&mut in_part)));
             bytes_in_part = 0;
         }
         bytes_in_part += bytes;
+        in_part.push((key, bytes));
     }
-    spans
+    parts.push(Part::new(KeySpan { from, to: None }, in_part));
+    parts
 }
 
 #[cfg(test)]
@@ -74,11 +68,11 @@ mod tests {
     use crate::versions::VersionCursor;
 
     /// A compaction of three runs of level 0, above others.
-    fn compaction(fixture: &mut Fixture) -> Compaction {
-        fixture.options.run_bytes = 8 << 10;
+    fn compaction(fixture: &mut Fixture, run_bytes: u64, value_bytes: usize) -> Compaction {
+        fixture.options.run_bytes = run_bytes;
         fixture.options.level0_runs = 3;
         for round in 0..4_u16 {
-            (0..KEYS).for_each(|key| fixture.write(key, Some(300)));
+            (0..KEYS).for_each(|key| fixture.write(key, Some(value_bytes)));
             fixture.flush().unwrap();
             if round == 0 {
                 fixture.compact_all().unwrap();
@@ -91,30 +85,33 @@ mod tests {
     fn parts_follow_each_other_and_have_about_the_same_size() {
         for is_reverse in [false, true] {
             let mut fixture = Fixture::new(is_reverse);
-            let compaction = compaction(&mut fixture);
+            let compaction = compaction(&mut fixture, 8 << 10, 300);
             assert_eq!((compaction.from, compaction.upper.len()), (0, 3));
             assert!(compaction.bytes() > 150_000, "{}", compaction.bytes());
             for parts_max in [1, 2, 3, 7] {
                 let parts = split(&compaction, parts_max, 8 << 10);
                 assert_eq!(parts.len(), parts_max);
-                assert!(parts[0].from.is_none() && parts[parts_max - 1].to.is_none());
-                assert!(parts.windows(2).all(|pair| pair[0].to == pair[1].from));
+                let bytes: u64 = parts.iter().map(Part::bytes).sum();
+                assert!(bytes <= compaction.bytes() && bytes > compaction.bytes() * 9 / 10);
+                let keys: Vec<&KeySpan> = parts.iter().map(|part| &part.keys).collect();
+                assert!(keys[0].from.is_none() && keys[parts_max - 1].to.is_none());
+                assert!(keys.windows(2).all(|pair| pair[0].to == pair[1].from));
                 let order = &fixture.order;
-                let entries = |part: &KeySpan| {
+                let entries = |keys: &&KeySpan| {
                     let run = &compaction.upper[0];
                     let mut cursor = RunCursor::new(run);
-                    part.seek_first(&mut cursor).unwrap();
+                    keys.seek_first(&mut cursor).unwrap();
                     let mut entries = 0;
                     while cursor
                         .at()
-                        .is_some_and(|at| !part.ends_before(order, at.key))
+                        .is_some_and(|at| !keys.ends_before(order, at.key))
                     {
                         entries += 1;
                         cursor.next().unwrap();
                     }
                     entries
                 };
-                let entries: Vec<usize> = parts.iter().map(entries).collect();
+                let entries: Vec<usize> = keys.iter().map(entries).collect();
                 assert_eq!(entries.iter().sum::<usize>(), usize::from(KEYS));
                 let share = usize::from(KEYS) / parts_max;
                 assert!(
@@ -130,12 +127,35 @@ mod tests {
     #[test]
     fn small_compactions_and_deeper_ones_are_one_part() {
         let mut fixture = Fixture::new(false);
-        let mut compaction = compaction(&mut fixture);
-        let whole = vec![KeySpan::default()];
-        assert_eq!(split(&compaction, 8, compaction.bytes()), whole);
-        assert_eq!(split(&compaction, 8, u64::MAX), whole);
+        let mut compaction = compaction(&mut fixture, 8 << 10, 300);
+        let is_whole = |parts: &[Part]| {
+            let keys = parts.iter().map(|part| &part.keys);
+            keys.eq([&KeySpan::default()]) && parts[0].bytes() > 0
+        };
+        assert!(is_whole(&split(&compaction, 8, compaction.bytes())));
+        assert!(is_whole(&split(&compaction, 8, u64::MAX)));
+        assert!(is_whole(&split(&compaction, 0, 1)));
         assert_eq!(split(&compaction, 8, compaction.bytes() / 2).len(), 2);
         compaction.from = 1;
-        assert_eq!(split(&compaction, 8, 1), whole);
+        assert!(is_whole(&split(&compaction, 8, 1)));
+    }
+
+    #[test]
+    fn no_part_ends_with_a_tiny_run() {
+        const RUN_BYTES: u64 = 64 << 10;
+        for parts_max in 1..8 {
+            let mut fixture = Fixture::new(false);
+            let compaction = compaction(&mut fixture, RUN_BYTES, 3000);
+            fixture.parts_max = parts_max;
+            fixture.run(&compaction).unwrap();
+            fixture.check();
+            let runs = fixture.levels().level(compaction.into).runs();
+            let bytes: Vec<u64> = runs.iter().map(|run| run.meta().file_bytes).collect();
+            let is_sound = |bytes: &u64| (RUN_BYTES / 8..RUN_BYTES * 3 / 2).contains(bytes);
+            assert!(
+                runs.len() >= parts_max && bytes.iter().all(is_sound),
+                "{bytes:?}"
+            );
+        }
     }
 }

@@ -19,6 +19,17 @@ use forerun_db::{
     RunOptions, TreeOptions, WriteBatch,
 };
 
+/// Whether every case is to be tried, as every night: `FORERUN_ALL_CASES` is set.
+pub fn all_cases() -> bool {
+    std::env::var_os("FORERUN_ALL_CASES").is_some()
+}
+
+/// The seeds below `all` of a loss of power at the `n`th place: by default a third of them, in
+/// turns.
+pub fn seeds(n: u64, all: u64) -> impl Iterator<Item = u64> {
+    (0..all).filter(move |seed| all_cases() || seed % 3 == n % 3)
+}
+
 /// The directory of the tests' stores.
 pub const STORE: &str = "/store";
 

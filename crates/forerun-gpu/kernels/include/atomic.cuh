@@ -1,7 +1,8 @@
 // Atomics at device scope, and fences. Each operation returns the previous value.
 //
-//   atomic_add, _xor, _exchange                       u32 and u64, relaxed
+//   atomic_add, _or, _xor, _exchange                  u32 and u64, relaxed
 //   atomic_compare_exchange                           u32 and u64; relaxed
+//   atomic_min                                        u32; relaxed
 //   load_relaxed, store_relaxed, store_release                    u32 and u64
 //   load_relaxed, store_relaxed                                   Bytes16, word by word
 //   load_relaxed_if(wanted, from)                                 u32, u64, Bytes16; no branch
@@ -19,6 +20,7 @@
 namespace forerun {
 
 template <typename T> FORERUN_DEVICE T atomic_add(T* to, T value) { return atomicAdd(to, value); }
+template <typename T> FORERUN_DEVICE T atomic_or(T* to, T value) { return atomicOr(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_xor(T* to, T value) { return atomicXor(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) {
     return atomicExch(to, value);
@@ -26,6 +28,7 @@ template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) {
 template <typename T> FORERUN_DEVICE T atomic_compare_exchange(T* to, T expected, T value) {
     return atomicCAS(to, expected, value);
 }
+FORERUN_DEVICE u32 atomic_min(u32* to, u32 value) { return atomicMin(to, value); }
 
 #define FORERUN_ORDERED(T, TYPE, CONSTRAINT)                                                       \
     FORERUN_DEVICE T load_relaxed(const T* from) {                                                 \

@@ -41,6 +41,9 @@ template <typename T> FORERUN_DEVICE T shuffle_xor(u32 mask, T value, u32 by) {
     return __shfl_xor_sync(mask, value, by);
 }
 
+// The least value of the warp's lanes, all of which make the call.
+FORERUN_DEVICE u32 least_of_warp(u32 value) { return __reduce_min_sync(0xffffffffu, value); }
+
 FORERUN_DEVICE u32 ones(u32 mask) { return __popc(mask); }
 FORERUN_DEVICE u32 lowest(u32 mask) { return __ffs(mask) - 1; }  // the mask must not be 0
 // ~0 if the mask is 0.

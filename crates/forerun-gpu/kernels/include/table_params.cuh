@@ -44,8 +44,9 @@ enum Status : u8 {
     status_pinned = 5,     // found but not changed, because it is pinned
 };
 
-// The action of a scan on the entries that match its condition.
-enum Scan : u32 { scan_count, scan_export, scan_erase };
+// The action of a scan on the entries that match its condition. scan_clock only stores the device's
+// clock, in nanoseconds, to out_count.
+enum Scan : u32 { scan_count, scan_export, scan_erase, scan_clock };
 
 enum Element : u32 { element_f32, element_f64, element_i32, element_i64 };
 

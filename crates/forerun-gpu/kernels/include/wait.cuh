@@ -4,6 +4,7 @@
 //                                                all lanes of the warp make the call
 //   attempt_together(pending, attempt)           the same, but all lanes of the warp make the attempt, each for its own
 //                                                work, and those whose work is not pending help
+//   attempt_refilled(refill, attempt)            the same, and before each attempt a lane that has done its work may get new
 //   backoff(tries)                               sleeps, longer with each try
 //   lock_tried(success), lock_released()         tell the shim, which checks the rule below; nothing on the device
 //
@@ -57,6 +58,22 @@ template <typename Attempt> FORERUN_DEVICE void attempt_together(bool pending, A
         if (left == before) backoff(tries++);
         before = left;
         if (attempt(pending, round)) pending = false;
+    }
+}
+
+// `refill(pending)` returns whether the lane has work, its own or new; `attempt(pending)` whether
+// its work is done. A lane that fails does not keep the others from their next work.
+template <typename Refill, typename Attempt>
+FORERUN_DEVICE void attempt_refilled(Refill refill, Attempt attempt) {
+    bool pending = false;
+    u32 tries = 0;
+    for (;;) {
+        pending = refill(pending);
+        const u32 before = ballot(all_lanes, pending);
+        if (before == 0) return;
+        if (attempt(pending)) pending = false;
+        tries = ballot(all_lanes, pending) == before ? tries + 1 : 0;
+        if (tries != 0) backoff(tries - 1);
     }
 }
 

@@ -4,11 +4,12 @@
 //   | version, 29 bits | pinned | spilled | locked |
 //
 // A writer locks the words of all candidates of its key. It never waits while it holds one: if it
-// does not get both, it releases the first and tries again later (wait.cuh). It unlocks them with
-// the version incremented. When a key whose home is this bucket is first inserted into its other
-// bucket, the writer sets `spilled`. While the bit is clear, a key that is not in its home is not
-// in the table. The bit stays set until the table is cleared. `pinned` says that an entry of the
-// bucket is pinned.
+// does not get both, it releases the first and tries again later (wait.cuh). When it unlocks them,
+// it increments the version of the bucket of which it has changed a row, a key or a digest; scores
+// alone make no reader read again. When a key whose home is this bucket is first inserted into its
+// other bucket, the writer sets `spilled`. While the bit is clear, a key that is not in its home is
+// not in the table. The bit stays set until the table is cleared. `pinned` says that an entry of
+// the bucket is pinned.
 //
 // Attempts make progress. Each one locks the lower bucket first. So of all attempts that hold one
 // lock, the one with the greatest bucket can fail only because another attempt holds both of its
@@ -16,13 +17,15 @@
 //
 // Memory orders, which src/table/loom_tests.rs checks as loom models:
 //
-//   lock        each lane: compare-and-swap, fence ─ the lanes meet; each: fence ─ all lanes make
-//               the changes ─ the lanes meet; each: fence, store of the word. The fences before the
-//               changes keep them from being seen before the lock.
+//   lock        each lane: atomic or, fence ─ the lanes meet; each: fence ─ all lanes make the
+//               changes ─ the lanes meet; each: fence, store of the word, also of one whose bucket
+//               has not changed. The fences before the changes keep them from being seen before the
+//               lock.
 //   publish     row, score, key ─ release: digest. A search that sees the digest and then, after a
 //               fence, its own key knows that both belong to one entry. Without the fence it could
-//               see the key of an entry that was erased long before. Searches that run while there
-//               is no writer need no fence.
+//               see the key of an entry that was erased long before. The lane that reads the digest
+//               makes the fence, then the lanes meet, and another lane reads the key. Searches that
+//               run while there is no writer need no fence.
 //   read a row  one lane: word, fence ─ the lanes meet; all: digests, keys, row, fence ─ the lanes
 //               meet; the one lane: word. If a writer changed the bucket in between, the row is
 //               read again under the lock. One lane's words count for all lanes, so that they copy
@@ -43,14 +46,16 @@ constexpr u32 word_spilled = 2;
 constexpr u32 word_pinned = 4;
 constexpr u32 word_version = 8;
 
-// The words of a key's candidates, without the lock bit. The lock's holder may change the flags.
+// The words of a key's candidates, without the lock bit. The lock's holder may change the flags and
+// the versions.
 struct HeldWords {
     u32 home = 0, spill = 0;
 };
 
+// One trip to L2. If the word is locked, nothing changes.
 FORERUN_DEVICE bool try_lock_word(u32* word, u32& was) {
-    was = load_relaxed(word);
-    return (was & word_locked) == 0 && atomic_compare_exchange(word, was, was | word_locked) == was;
+    was = atomic_or(word, word_locked);
+    return (was & word_locked) == 0;
 }
 
 // Locks one bucket, or does nothing.
@@ -62,7 +67,7 @@ FORERUN_DEVICE bool try_lock_bucket(const TableState& t, u64 bucket, u32& held) 
 }
 FORERUN_DEVICE void unlock_bucket(const TableState& t, u64 bucket, u32 held) {
     fence();  // the stores are visible before the word is
-    store_relaxed(word_at(t, bucket), held + word_version);
+    store_relaxed(word_at(t, bucket), held);
     lock_released();
 }
 
@@ -86,21 +91,14 @@ FORERUN_DEVICE bool try_lock_candidates(const TableState& t, const Place& place,
     held.spill = in_order ? second : first;
     return true;
 }
-FORERUN_DEVICE void store_words(const TableState& t, const Place& place, const HeldWords& held,
-                                u32 versions) {
-    fence();  // the stores are visible before the words are
-    store_relaxed(word_at(t, place.home), held.home + versions);
-    if (t.candidates == 2) store_relaxed(word_at(t, place.spill), held.spill + versions);
-    lock_released();
-}
 FORERUN_DEVICE void unlock_candidates(const TableState& t, const Place& place,
                                       const HeldWords& held) {
-    store_words(t, place, held, word_version);
-}
-// Keeps the version, so that no reader has to retry.
-FORERUN_DEVICE void unlock_unchanged(const TableState& t, const Place& place,
-                                     const HeldWords& held) {
-    store_words(t, place, held, 0);
+    // The stores are visible before the words are. Where nothing was stored, the fence keeps what
+    // was read from being that of the next lock's holder.
+    fence();
+    store_relaxed(word_at(t, place.home), held.home);
+    if (t.candidates == 2) store_relaxed(word_at(t, place.spill), held.spill);
+    lock_released();
 }
 
 // Each lane with a pending key tries to lock its candidates. Those up to the first lane that fails
@@ -112,7 +110,7 @@ FORERUN_DEVICE bool try_lock_in_order(const TableState& t, bool pending, const P
     const u32 failed = ballot(all_lanes, pending && !locked);
     if (failed == 0) return locked;
     if (locked && lane_in_warp() > lowest(failed)) {
-        unlock_unchanged(t, place, held);
+        unlock_candidates(t, place, held);
         locked = false;
     }
     // If the first key failed, a later key of this warp may have had the lock. No key of this warp

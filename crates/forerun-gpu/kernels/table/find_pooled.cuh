@@ -48,7 +48,8 @@ template <u32 FORMAT> struct WordOf {
 
 template <u32 WIDTH> class Pooler : KeySearch<WIDTH, 2> {
   public:
-    FORERUN_DEVICE Pooler(const TableOp& op, u32* cells) : Search(op, cells) {
+    using typename KeySearch<WIDTH, 2>::Cells;
+    FORERUN_DEVICE Pooler(const TableOp& op, Cells& cells) : Search(op, cells) {
         const u32 format = op.row_format;
         log_values = format == format_f32 ? 0 : format <= format_bf16 ? 1 : 2;
         const u32 parameters = format == format_qint8 ? 4 : format == format_quint8 ? 8 : 0;
@@ -58,7 +59,7 @@ template <u32 WIDTH> class Pooler : KeySearch<WIDTH, 2> {
     FORERUN_DEVICE void run() {
         // One answer per warp, even if writers change the size during the lookup.
         const bool narrow =
-            WIDTH > sector_slots && shuffle(all_lanes, u32(is_narrow(op)), 0) != 0;
+            WIDTH > narrow_slots && shuffle(all_lanes, u32(is_narrow(op)), 0) != 0;
         count = shuffle(all_lanes, keys_in(op), 0);
 #pragma unroll 1
         for (bag = warp_in_grid(); bag < op.bags; bag += warps_in_grid()) {
@@ -106,7 +107,7 @@ template <u32 WIDTH> class Pooler : KeySearch<WIDTH, 2> {
         for (u64 from = first; from < end && !moved; from += warp_lanes) {
             const u64 i = from + lane_in_warp();
             const bool there = i < end;
-            const Place place = this->take(i, there);
+            const Place place = this->take(this->key_of(i, there));
             weight = there ? 1 : 0;
             if (op.weights != 0) {
                 if (there) weight = float_of(load_global(at<u32>(op.weights) + i));
@@ -143,7 +144,7 @@ template <u32 WIDTH> class Pooler : KeySearch<WIDTH, 2> {
             moved = any(all_lanes, this->has_moved());
             return true;
         }
-        if (mine) unlock_unchanged(t, place, words);
+        if (mine) unlock_candidates(t, place, words);
         return mine;
     }
 
@@ -288,8 +289,8 @@ template <u32 WIDTH> class Pooler : KeySearch<WIDTH, 2> {
 };
 
 template <u32 WIDTH> FORERUN_DEVICE void find_pooled(const TableOp& op) {
-    FORERUN_SHARED(SearchCells, cells);
-    Pooler<WIDTH>(op, cells.of_warp[warp_in_block()]).run();
+    FORERUN_SHARED(typename Pooler<WIDTH>::Cells, cells);
+    Pooler<WIDTH>(op, cells).run();
 }
 
 }  // namespace forerun::table

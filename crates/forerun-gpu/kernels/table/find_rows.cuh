@@ -13,11 +13,11 @@ namespace forerun::table {
 
 template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
   public:
+    using typename KeyFinder<WIDTH, 2>::Cells;
     using KeyFinder<WIDTH, 2>::KeyFinder;
 
     FORERUN_DEVICE void run() {
-        this->each_turn([&](u64 i, bool there, bool narrow) {
-            const Place place = this->take(i, there);
+        this->each_turn([&](u64 i, bool there, const Place& place, bool narrow) {
             // The first attempt is made without locks.
             attempt_together(there, [&](bool pending, u32 round) {
                 return attempt(i, place, pending, round, narrow);
@@ -49,7 +49,7 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
         fence();
         warp_sync(all_lanes);  // all lanes have their parts of the rows
         if (round == 0) return !this->has_moved();
-        if (mine) unlock_unchanged(t, place, words);
+        if (mine) unlock_candidates(t, place, words);
         return mine;
     }
 
@@ -69,8 +69,8 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
 };
 
 template <u32 WIDTH> FORERUN_DEVICE void find_rows(const TableOp& op) {
-    FORERUN_SHARED(SearchCells, cells);
-    RowFinder<WIDTH>(op, cells.of_warp[warp_in_block()]).run();
+    FORERUN_SHARED(typename RowFinder<WIDTH>::Cells, cells);
+    RowFinder<WIDTH>(op, cells).run();
 }
 
 }  // namespace forerun::table

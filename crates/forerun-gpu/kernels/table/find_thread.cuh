@@ -12,7 +12,7 @@ namespace forerun::table {
 FORERUN_DEVICE u64 slot_by_thread(const TableOp& op, u64 bucket, const Place& place, u64 key) {
     const TableState& t = op.table;
     for (u32 turn = 0; turn < t.width; turn += chunk_slots) {
-        const u64 first = bucket * t.width + ((place.start + turn) & (t.width - 1));
+        const u64 first = bucket * t.width + (place.start ^ turn);
         const Bytes16 chunk = load_digests(t, first);
         const u32 same = match_16(chunk, place.digest);
         if (same != 0 && op.concurrent_writers != 0) fence();  // see bucket.cuh, "publish"

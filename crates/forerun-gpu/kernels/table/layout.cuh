@@ -6,10 +6,13 @@
 //   two              half = buckets / 2:   a = h * half >> 64        b = half + (h * phi mod 2^64) * half >> 64
 //                    bit 8 of h selects home; the other is spill
 //   digest           bits 0-7 of h, but never 0 (empty) nor 1 (reclaimed)
-//   start            bits 9-10 of h: the sector of 32 slots in which the search of a row begins
+//   start            bits 9-10 of h: the sector of 32 slots in which the search of a row begins;
+//                    the slot of turn n is start ^ n
 //
-//   a row of 128 digests, start 2:   | sector 0 | sector 1 | sector 2 | sector 3 |
-//                      searched as        3rd        4th        1st        2nd
+//   a row of 128 digests, start 1:   | sector 0 | sector 1 | sector 2 | sector 3 |
+//                      searched as        2nd        1st        4th        3rd
+//
+// So a search goes through one half of the row before it enters the other.
 //
 // A slot that was used never becomes empty again, only reclaimed, until the table is cleared. An
 // entry takes the first free slot in its search order. So a search may end at the first empty slot.
@@ -89,28 +92,28 @@ FORERUN_DEVICE Bytes16 load_digests(const TableState& t, u64 slot) {
     return load_relaxed(reinterpret_cast<const Bytes16*>(digests_at(t, slot)));
 }
 
-// Clears bit 7 of each byte that equals the pattern's. The other bits are arbitrary. The sum
-// carries into no neighbouring byte, so the result is exact. It has to be: while writers run, a
-// lookup must not take a slot with a different digest.
-FORERUN_DEVICE u32 unequal_4(u32 word, u32 pattern) {
-    const u32 x = word ^ pattern;
-    return ((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x;
+// Clears bit 7 of each byte that is 0. The other bits are arbitrary. The sum carries into no
+// neighbouring byte, so the result is exact. It has to be: while writers run, a lookup must not
+// take a slot with a different digest.
+FORERUN_DEVICE u32 not_zero_4(u32 word) {
+    return ((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word;
 }
-// Marks the slots of a chunk that have the pattern's digest. Bit 8b + 4 + j stands for byte b of
-// word j.
-FORERUN_DEVICE u32 marks_of(const Bytes16& chunk, u32 pattern) {
-    const u32 x = unequal_4(chunk.x, pattern), y = unequal_4(chunk.y, pattern);
-    const u32 z = unequal_4(chunk.z, pattern), w = unequal_4(chunk.w, pattern);
+// Marks the slots of a chunk whose digests, in the bits of `mask`, are the pattern's. Bit 8b + 4 +
+// j stands for byte b of word j.
+FORERUN_DEVICE u32 marks_of(const Bytes16& chunk, u32 pattern, u32 mask = ~0u) {
+    const u32 x = not_zero_4((chunk.x ^ pattern) & mask);
+    const u32 y = not_zero_4((chunk.y ^ pattern) & mask);
+    const u32 z = not_zero_4((chunk.z ^ pattern) & mask);
+    const u32 w = not_zero_4((chunk.w ^ pattern) & mask);
     const u32 low = (y & 0x80808080u) | (x >> 1 & 0x7f7f7f7fu);
     const u32 high = (w & 0x80808080u) | (z >> 1 & 0x7f7f7f7fu);
     return ~((high & 0xc0c0c0c0u) | (low >> 2 & 0x3f3f3f3fu)) & 0xf0f0f0f0u;
 }
-// The slot, within the chunk, of the highest mark, if there is one; and the marks without it.
-FORERUN_DEVICE u32 slot_of_mark(u32 marks) {
-    const u32 bit = highest(marks);
-    return (bit & 3) * 4 + (bit >> 3);
+// The same for the slots that are empty or reclaimed.
+FORERUN_DEVICE u32 free_marks_of(const Bytes16& chunk) {
+    static_assert(digest_empty == 0 && digest_reclaimed == 1, "they differ in bit 0");
+    return marks_of(chunk, 0, 0xfefefefeu);
 }
-FORERUN_DEVICE u32 without_mark(u32 marks) { return marks & ~(1u << (highest(marks) & 31)); }
 // Returns whether a digest is 0. Only a byte that is 0 causes a borrow.
 FORERUN_DEVICE bool has_empty(const Bytes16& chunk) {
     const u32 x = (chunk.x - 0x01010101u) & ~chunk.x, y = (chunk.y - 0x01010101u) & ~chunk.y;
@@ -120,7 +123,7 @@ FORERUN_DEVICE bool has_empty(const Bytes16& chunk) {
 
 // Bit b: byte b of the word equals `digest`.
 FORERUN_DEVICE u32 match_4(u32 word, u32 digest) {
-    const u32 equal = ~(unequal_4(word, digest * 0x01010101u) | 0x7f7f7f7fu);
+    const u32 equal = ~(not_zero_4(word ^ digest * 0x01010101u) | 0x7f7f7f7fu);
     return (equal >> 7) * 0x10204080u >> 28;
 }
 // Bit b: slot b of the chunk has that digest.

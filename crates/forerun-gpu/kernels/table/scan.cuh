@@ -40,8 +40,10 @@ FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
             atomic_xor(digests_at(t, slot), change << digest_shift(slot));
             erased = true;
         }
+        const bool changes = any(all_lanes, mine && erased);
         warp_sync(all_lanes);
-        if (lane_in_warp() == leader) unlock_bucket(t, bucket, held);
+        if (lane_in_warp() == leader)
+            unlock_bucket(t, bucket, changes ? held + word_version : held);
         left &= ~ballot(all_lanes, mine);
     }
     return erased;
@@ -51,6 +53,10 @@ FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
 // all its lanes.
 FORERUN_DEVICE void scan_slots(const TableOp& op) {
     const TableState& t = op.table;
+    if (op.scan == scan_clock) {
+        if (thread_in_grid() == 0) store_global(at<u64>(op.out_count), time_ns());
+        return;
+    }
     const u64 step = warps_in_grid() * warp_lanes;
     u64 counted = 0;
     for (u64 first = warp_in_grid() * warp_lanes; first < op.count; first += step) {
@@ -95,7 +101,7 @@ FORERUN_DEVICE bool clear_bucket(const TableState& t, u64 bucket) {
     }
     for (u32 p = 0; p < pin_words; ++p)
         pinned += ones(atomic_exchange(at<u32>(t.pins) + bucket * pin_words + p, 0u));
-    unlock_bucket(t, bucket, held & ~(word_spilled | word_pinned));
+    unlock_bucket(t, bucket, (held & ~(word_spilled | word_pinned)) + word_version);
     if (live != 0) atomic_add(&control_of(t)->size, ~live + 1);
     if (pinned != 0) atomic_add(&control_of(t)->pinned, ~pinned + 1);
     return true;

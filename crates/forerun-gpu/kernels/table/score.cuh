@@ -23,6 +23,27 @@ FORERUN_DEVICE void store_score(const TableState& t, u64 slot, u64 score) {
     }
 }
 
+// The order in which entries are evicted, the lowest rank first. The times of policy_epoch_lru
+// begin again at 0 every 52 days, so its ranks have the time's distance from `oldest`, which is 50
+// days ago and, in 32 bits, 39 hours ahead. For all other policies the rank is the score.
+constexpr u32 time_shift = 20;
+constexpr u32 time_ahead = 1u << 27;
+struct EvictOrder {
+    u32 oldest = 0;
+
+    FORERUN_DEVICE u64 rank(u64 score) const {
+        return (score & ~low_32) | u32(u32(score) - oldest);
+    }
+    FORERUN_DEVICE u64 score(u64 rank) const { return (rank & ~low_32) | u32(u32(rank) + oldest); }
+};
+// The same for all lanes of the warp, which make the call.
+FORERUN_DEVICE EvictOrder evict_order(const TableState& t) {
+    EvictOrder order;
+    if (t.policy == policy_epoch_lru)
+        order.oldest = shuffle(all_lanes, u32(time_ns() >> time_shift), 0) + time_ahead;
+    return order;
+}
+
 FORERUN_DEVICE u64 score_given(const TableOp& op, u64 i, u64 otherwise) {
     return op.scores_in == 0 ? otherwise : load_global(at<u64>(op.scores_in) + i);
 }
@@ -38,7 +59,7 @@ FORERUN_DEVICE u64 score_of(const TableOp& op, u64 i, bool found, u64 before) {
         const u64 add = score_given(op, i, 1);
         score = before + add < before ? ~0ull : before + add;
     } else if (policy == policy_epoch_lru) {
-        score = epoch | (time_ns() >> 20 & low_32);
+        score = epoch | (time_ns() >> time_shift & low_32);
     } else if (policy == policy_epoch_lfu) {
         const u64 add = score_given(op, i, 1), low = before & low_32;
         score = epoch | (add > low_32 - low ? low_32 : low + add);

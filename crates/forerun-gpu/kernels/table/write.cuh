@@ -1,16 +1,17 @@
-// Implements all operations that change entries by key. A warp takes 32 keys at a time, one per
+// Implements all operations that change entries by key. A warp has 32 keys at a time, one per
 // lane, and works under the locks of the keys' buckets.
 //
-//   each lane      lock home and spill ─ a lane that fails tries again in the next round
-//   all lanes      search for the keys whose locks are held: see key_search.cuh
+//   each lane      a key, if it has none ─ lock home and spill
+//   all lanes      search for the keys whose locks are held, and for free slots: key_search.cuh
 //     found        read, assign, add, score, pin, erase
-//     absent       a free slot, otherwise the slot with the lowest score: see victim.cuh
+//     absent       a free slot, otherwise the slot with the lowest rank: see victim.cuh
 //   all lanes      rows
-//   each lane      score, key, digest ─ unlock, which increments the versions
+//   each lane      score, key, digest ─ unlock, and increment the version of what has changed
 //
 // A new entry is written as:  row, score, key ─ release: digest.
 //
-// Lanes of a warp whose keys share a bucket lock it in different rounds. If the launch has only one
+// A lane without its locks keeps its key for the next round, in which the others have their next
+// keys. So keys that share a bucket cost their lanes a round, not the warp. If the launch has only one
 // warp, the warp processes keys that share a bucket in batch order, and does exactly what
 // src/table/cpu.rs does.
 #pragma once
@@ -21,27 +22,17 @@
 
 namespace forerun::table {
 
-// Rows that the search of a tile has in flight. More would exceed the register limit. The prefetch
-// hides the latency.
-constexpr u32 writer_in_flight = 1;
+template <u32 WIDTH> class Writer : KeySearch<WIDTH, 4, Free::noted> {
+    using Search = KeySearch<WIDTH, 4, Free::noted>;
 
-template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
   public:
-    using KeySearch<WIDTH, writer_in_flight>::KeySearch;
+    using typename Search::Cells;
+    using Search::Search;
 
     FORERUN_DEVICE void run() {
-        const u64 count = shuffle(all_lanes, keys_in(op), 0);  // one answer per warp
-        for (u64 first = warp_in_grid() * warp_lanes; first < count;
-             first += warps_in_grid() * warp_lanes) {
-            i = first + lane_in_warp();
-            place = this->take(i, i < count);
-            if (i < count) {
-                // Prefetch for all 32 keys: the search below has one row per tile in flight.
-                prefetch(digests_at(t, place.home * WIDTH));
-                if (t.candidates == 2) prefetch(digests_at(t, place.spill * WIDTH));
-            }
-            attempt_together(i < count, [&](bool pending, u32) { return write(pending); });
-        }
+        count = shuffle(all_lanes, keys_in(op), 0);  // one answer per warp
+        attempt_refilled([&](bool pending) { return refill(pending); },
+                         [&](bool pending) { return write(pending); });
         // The sum is modulo 2^64, so it can represent a decrease.
         const u64 all_added = sum_of_warp(added);
         if (lane_in_warp() == 0 && all_added != 0)
@@ -49,13 +40,15 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     }
 
   private:
-    using Search = KeySearch<WIDTH, writer_in_flight>;
     using Search::key;
+    using Search::lanes;
     using Search::op;
     using Search::slot;
     using Search::t;
 
     u64 added = 0;
+    u64 count = 0;  // keys of the batch
+    u64 taken = 0;  // keys that the warp has taken
     // The lane's own key.
     u64 i = 0;
     Place place = {};
@@ -66,17 +59,43 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     FORERUN_DEVICE u64 row_in() const { return op.rows_in + i * t.row_bytes; }
     FORERUN_DEVICE u64 row_out() const { return op.rows_out + i * t.row_bytes; }
 
+    // The position in the batch of the warp's nth key: 32 neighbours, then the next 32 beyond those
+    // of the other warps.
+    FORERUN_DEVICE u64 position(u64 nth) const {
+        return (nth / warp_lanes * warps_in_grid() + warp_in_grid()) * warp_lanes +
+               nth % warp_lanes;
+    }
+    // Gives the lanes whose keys are done the next ones. Returns whether the lane has a key.
+    FORERUN_DEVICE bool refill(bool pending) {
+        const u32 idle = ballot(all_lanes, !pending);
+        if (idle == 0 || position(taken) >= count) return pending;
+        // The only warp processes its keys in batch order.
+        if (idle != all_lanes && warps_in_grid() == 1) return pending;
+        if (!pending) {
+            i = position(taken + ones(idle & ((1u << lane_in_warp()) - 1)));
+            pending = i < count;
+            place = this->take(this->key_of(i, pending));
+            if (pending) {
+                // They arrive while the words are locked.
+                this->prefetch_digests(place, false);
+                if (t.candidates == 2) prefetch(digests_at(t, place.spill * WIDTH));
+            }
+        }
+        taken += ones(idle);
+        return pending;
+    }
+
     // Returns whether the lane got the locks. If so, its key is done.
     FORERUN_DEVICE bool write(bool pending) {
         const bool locked = lock(pending);
         warp_sync(all_lanes);
         fence();  // each lane stores parts of rows, which must not be seen before the row's lock
-        slot = no_slot;
-        this->template search<Versions::ignored>(place, locked, false);
 
         const bool flag = locked && does(by_flag) && load_global(at<u8>(op.flags) + i) != 0;
+        const bool may_insert = locked && does(absent_insert) && !flag;
+        const u64 free = search_locked(locked, may_insert);
         const bool meets = locked && slot != no_slot && (flag || !does(by_flag));
-        const bool inserts = locked && slot == no_slot && does(absent_insert) && !flag;
+        const bool inserts = may_insert && slot == no_slot;
         Status status = slot != no_slot ? status_found : status_absent;
 
         if (does(found_read_row) && op.rows_out != 0)
@@ -92,7 +111,7 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
         u64 score = 0;
         if (any(all_lanes, inserts)) {
             if (inserts) score = score_of(op, i, false, 0);
-            status = take_slot(inserts, score, status);
+            status = take_slot(inserts, free, score, status);
         }
         const bool puts = inserts && slot != no_slot;
 
@@ -106,9 +125,39 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
             if (op.pointers_out != 0)
                 store_global(at<u64>(op.pointers_out) + i, slot == no_slot ? 0 : row());
             if (op.status_out != 0) store_global(at<u8>(op.status_out) + i, u8(status));
+            // A version says that a row, a key or a digest has changed, and only in that bucket.
+            if (puts || (changes && does(found_assign_row | found_add_row | found_erase)))
+                set_word_of_slot(word_of_slot() + word_version);
             unlock_candidates(t, place, words);
         }
         return locked;
+    }
+
+    // Searches for the lane's key. If it is absent and may be inserted, returns a free slot: of the
+    // home until few of its slots are free, then of the bucket with more free slots. In that
+    // bucket, the first in search order.
+    FORERUN_DEVICE u64 search_locked(bool locked, bool may_insert) {
+        constexpr u32 few = WIDTH * 3 / 16;
+        u64 free = no_slot, row = place.home * WIDTH;
+        u32 in_home = 0;
+        bool wanted = locked;
+        slot = no_slot;
+#pragma unroll 1
+        for (u32 nth = 0; nth < t.candidates && any(all_lanes, wanted); ++nth) {
+            this->template probe<lanes, false>(row, wanted);  // slots: row
+            if (wanted) wanted = slot == no_slot;
+            if (does(absent_insert)) {
+                const Marks<lanes> marks = this->free_marks(wanted);  // slots: free
+                const u32 here = marks.count();  // slots: free
+                if (here > in_home && in_home <= few)
+                    free = row + marks.first_from(place.start);  // slots: free
+                if (nth == 0) in_home = here;
+            }
+            const bool spills = (words.home & word_spilled) != 0 || (may_insert && in_home <= few);
+            wanted = wanted && spills;
+            row = place.spill * WIDTH;
+        }
+        return free;
     }
 
     FORERUN_DEVICE bool lock(bool pending) {
@@ -183,11 +232,9 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
         if (any(all_lanes, adds)) add_rows(t, op.element, adds ? row() : 0, row_in());
     }
 
-    // Chooses a slot for the new entry of each lane that inserts. Outputs the evicted entry, or the
-    // new one if it is refused. Returns the lane's status.
-    FORERUN_DEVICE Status take_slot(bool inserts, u64 score, Status status) {
-        Victims<WIDTH> victims{t, place, words};
-        const u64 free = victims.free_slot(inserts);
+    // Chooses a slot for the new entry of each lane that inserts: the free one, if there is one.
+    // Outputs the evicted entry, or the new one if it is refused. Returns the lane's status.
+    FORERUN_DEVICE Status take_slot(bool inserts, u64 free, u64 score, Status status) {
         const bool is_full = inserts && free == no_slot;
         if (inserts) slot = free;
         if (inserts && !is_full) {
@@ -195,12 +242,14 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
             status = status_inserted;
         }
         if (!any(all_lanes, is_full)) return status;
-        u64 least = 0;
-        const u64 victim = victims.least_slot(is_full, least);
-        const bool refused = is_full && (victim == no_slot || score < least);
+        const Victims<WIDTH> victims{t, place, words, evict_order(t)};
+        u64 rank = 0;
+        const u64 victim = victims.least_slot(is_full, rank);  // slots: victim
+        const bool refused = is_full && (victim == no_slot || victims.order.rank(score) < rank);
         if (is_full && !refused) slot = victim;
         if (is_full) status = refused ? status_refused : status_evicted;
-        if (does(evicted_out)) give(is_full, refused, refused ? score : least);
+        if (does(evicted_out))
+            give(is_full, refused, refused ? score : victims.order.score(rank));
         return status;
     }
 
@@ -227,8 +276,8 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
 };
 
 template <u32 WIDTH> FORERUN_DEVICE void write_keys(const TableOp& op) {
-    FORERUN_SHARED(SearchCells, cells);
-    Writer<WIDTH>(op, cells.of_warp[warp_in_block()]).run();
+    FORERUN_SHARED(typename Writer<WIDTH>::Cells, cells);
+    Writer<WIDTH>(op, cells).run();
 }
 
 }  // namespace forerun::table

@@ -4,11 +4,14 @@
 //! |---|---|
 //! | 8.x | machine code for 8.0, PTX for 8.0, NVRTC |
 //! | 9.x | machine code for 9.0, PTX for 9.0, NVRTC |
-//! | newer | PTX for 9.0, NVRTC |
+//! | 10.x | machine code for 10.0, PTX for 9.0, NVRTC |
+//! | 12.x | machine code for 12.0, PTX for 9.0, NVRTC |
+//! | other | PTX for 9.0, NVRTC |
 //!
 //! A driver loads machine code from its own major version of CUDA or an older one. It loads PTX
 //! from its own version or an older one, and compiles and keeps it. Only a build that found a
-//! compiler has embedded code. Every supported driver loads the code that `.ci/nvcc12` generates.
+//! compiler has embedded code, and only one of CUDA 12.8 or later code for 10.0 and 12.0. Every
+//! supported driver loads the code that `.ci/nvcc12` generates, which has neither.
 //!
 //! The source is always embedded in one piece, so a program needs no file of this crate at run
 //! time. NVRTC is a library of the CUDA toolkit. It is loaded at run time, and only if it is
@@ -91,7 +94,9 @@ pub(crate) fn embedded(capability: (u32, u32)) -> Vec<Code<&'static [u8]>> {
     let (machine, ptx) = match capability.0 {
         8 => (SM_80, PTX_80),
         9 => (SM_90, PTX_90),
-        10.. => (None, PTX_90),
+        10 => (SM_100, PTX_90),
+        12 => (SM_120, PTX_90),
+        11 | 13.. => (None, PTX_90),
         _ => (None, None),
     };
     let machine = machine.map(|image| Code::machine(image, COMPILER));
@@ -147,6 +152,7 @@ mod tests {
     fn lists() -> Vec<&'static str> {
         let mut lists = vec![
             include_str!("../../kernels/gather.list"),
+            include_str!("../../kernels/hot_pool.list"),
             include_str!("../../kernels/table.list"),
         ];
         if cfg!(feature = "study") {
@@ -202,13 +208,16 @@ mod tests {
         for (capability, machine, ptx, target) in [
             ((8, 0), SM_80, PTX_80, ".target sm_80"),
             ((9, 0), SM_90, PTX_90, ".target sm_90"),
+            ((10, 0), SM_100, PTX_90, ".target sm_90"),
+            ((12, 0), SM_120, PTX_90, ".target sm_90"),
         ] {
             let all = embedded(capability);
             let images: Vec<_> = all.iter().map(|code| code.image).collect();
             assert_eq!(images, machine.into_iter().chain(ptx).collect::<Vec<_>>());
             assert_eq!(embedded((capability.0, 6)), all);
             let (Some(machine), Some(ptx)) = (machine, ptx) else {
-                assert!(machine.is_none() && ptx.is_none());
+                let is_older = COMPILER < CudaVersion(12_080) && capability >= (10, 0);
+                assert!(machine.is_none() && (ptx.is_none() || is_older));
                 continue;
             };
             assert!(machine.starts_with(ELF));
@@ -218,7 +227,7 @@ mod tests {
             }
         }
         assert_eq!(embedded((7, 5)), []);
-        let newest: Vec<_> = embedded((12, 0)).iter().map(|code| code.image).collect();
+        let newest: Vec<_> = embedded((13, 0)).iter().map(|code| code.image).collect();
         assert_eq!(newest, PTX_90.into_iter().collect::<Vec<_>>());
     }
 
@@ -229,7 +238,7 @@ mod tests {
             assert_eq!(expected.into_string(), Ok(COMPILER.to_string()));
             assert_eq!(embedded((9, 0)).len(), 2);
         }
-        for code in [(8, 0), (9, 0), (12, 0)].into_iter().flat_map(embedded) {
+        for code in [(8, 0), (9, 0), (12, 0), (13, 0)].into_iter().flat_map(embedded) {
             let major = CudaVersion(COMPILER.0 / 1000 * 1000);
             let expected = if code.image.starts_with(ELF) {
                 major

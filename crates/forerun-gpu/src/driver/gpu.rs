@@ -7,13 +7,13 @@ use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{
     self, CUdevice, CUdevice_attribute as Attribute, CUstreamCaptureMode as CaptureMode,
 };
-use forerun_core::Owner;
-use forerun_core::sync::OnceLock;
+use forerun_core::sync::{Mutex, OnceLock, PoisonError};
+use forerun_core::{Owner, PerProcess};
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The oldest supported devices: those with cp.async.
 const OLDEST_DEVICE: (u32, u32) = (8, 0);
@@ -55,14 +55,52 @@ impl Drop for Inner {
         if !self.owner.is_this_process() {
             return;
         }
-        // The error cannot be reported: every clone is gone.
+        // No error can be reported: every clone is gone.
+        let _ = self.unload_kernels();
         // SAFETY: this releases what `open` retained, once.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
+impl Inner {
+    /// As long as another library retains the context, a loaded image keeps its memory.
+    fn unload_kernels(&self) -> Result<(), GpuError> {
+        let Some(Ok(image)) = self.kernels.get() else {
+            return Ok(());
+        };
+        let _current = self.bind()?;
+        // A stream of another library may still have a launch to run. If a stream is being
+        // captured, the device cannot be waited for, and the image stays loaded.
+        // SAFETY: the context is current on this thread.
+        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })?;
+        // SAFETY: the context is current, no work is pending, and every handle of the device, which
+        // a launch needs, is gone.
+        unsafe { image.unload() }
+    }
+
+    /// See [`Gpu::bind`].
+    fn bind(&self) -> Result<CurrentContext, GpuError> {
+        self.owner.check()?;
+        // SAFETY: the context is retained for as long as this value lives.
+        check("cuCtxPushCurrent", unsafe {
+            sys::cuCtxPushCurrent_v2(self.context)
+        })?;
+        Ok(CurrentContext {
+            capture_mode: exchange_capture_mode(CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED),
+            _thread: PhantomData,
+        })
+    }
+}
+
+/// The devices that this process has open, so that each loads its kernels once.
+static OPEN: PerProcess<Mutex<Vec<Weak<Inner>>>> = PerProcess::new();
+
 impl Gpu {
-    /// Opens the device with this number, counted from 0 in the driver's order.
+    /// Opens the device with this number, counted from 0 in the driver's order. If it is open
+    /// already, the result is another handle of it.
+    ///
+    /// The last handle's drop waits for the device and unloads the kernels. A graph of another
+    /// library that has captured them must not be replayed after that.
     ///
     /// It retains the device's primary context, the one that the CUDA runtime uses and therefore
     /// PyTorch too.
@@ -80,6 +118,14 @@ impl Gpu {
         }
         if ordinal >= devices {
             return Err(GpuError::NoSuchDevice { ordinal, devices });
+        }
+        // A panic elsewhere leaves the list usable.
+        let open = OPEN.get_or_init(Mutex::default);
+        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|gpu| gpu.strong_count() != 0);
+        let same = |gpu: &Arc<Inner>| gpu.info.ordinal == ordinal;
+        if let Some(gpu) = open.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(Gpu(gpu));
         }
         let mut device = 0;
         // SAFETY: the driver is loaded and writes one number to the given place.
@@ -99,13 +145,15 @@ impl Gpu {
         check("cuDevicePrimaryCtxRetain", unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut context, device)
         })?;
-        Ok(Gpu(Arc::new(Inner {
+        let gpu = Arc::new(Inner {
             owner: Owner::this_process(),
             device,
             context,
             info,
             kernels: OnceLock::new(),
-        })))
+        });
+        open.push(Arc::downgrade(&gpu));
+        Ok(Gpu(gpu))
     }
 
     /// Opens the device whose context is current on this thread (what `cudaSetDevice` chose), or
@@ -205,15 +253,7 @@ impl Gpu {
     /// [`GpuError::Forked`] in every process except the one that opened the device; the driver's
     /// error.
     pub(crate) fn bind(&self) -> Result<CurrentContext, GpuError> {
-        self.expect_process()?;
-        // SAFETY: the context is retained for as long as this value lives.
-        check("cuCtxPushCurrent", unsafe {
-            sys::cuCtxPushCurrent_v2(self.0.context)
-        })?;
-        Ok(CurrentContext {
-            capture_mode: exchange_capture_mode(CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED),
-            _thread: PhantomData,
-        })
+        self.0.bind()
     }
 
     /// The kernel with this name. The first call loads the compiled kernels.

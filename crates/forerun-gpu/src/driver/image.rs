@@ -26,6 +26,15 @@ impl Image {
         })
     }
 
+    /// Unloads the kernels.
+    ///
+    /// # Safety
+    /// As for [`Module::unload`].
+    pub(crate) unsafe fn unload(&self) -> Result<(), GpuError> {
+        // SAFETY: the caller guarantees it.
+        unsafe { self.module.unload() }
+    }
+
     /// The kernel with this name.
     pub(crate) fn kernel(&self, name: &'static str) -> Result<Kernel, GpuError> {
         // A panic elsewhere leaves the map consistent.

@@ -17,8 +17,8 @@ unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// A kernel of a loaded image. The image stays loaded as long as the device is open, so the kernel
-/// is valid as long as its `Gpu`.
+/// A kernel of a loaded image. The image stays loaded until the last handle of the device is
+/// dropped, so the kernel is valid as long as its `Gpu`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
     handle: CUfunction,
@@ -51,6 +51,17 @@ impl Module {
             sys::cuModuleLoadData(&mut handle, image.as_ptr().cast())
         })?;
         Ok(Module { handle })
+    }
+
+    /// Unloads the image, after the last use of its kernels.
+    ///
+    /// # Safety
+    /// The context is current, no launch of a kernel is pending, and none follows.
+    pub(crate) unsafe fn unload(&self) -> Result<(), GpuError> {
+        // SAFETY: the module is loaded, and the caller guarantees the rest.
+        check("cuModuleUnload", unsafe {
+            sys::cuModuleUnload(self.handle)
+        })
     }
 
     /// The kernel with this name.

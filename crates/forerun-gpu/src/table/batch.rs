@@ -205,21 +205,21 @@ impl Operation {
 }
 
 /// How many lookups only measurements choose.
-const STUDY: usize = if cfg!(feature = "study") { 3 } else { 0 };
+const STUDY: usize = if cfg!(feature = "study") { 2 } else { 0 };
 
 /// How slots are searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LookupMode {
-    /// With tiles of lanes: narrow while the table is at most 7/8 full, wide beyond. The kernel
-    /// reads the load from the table.
+    /// With tiles of lanes: narrow while the table is at most 13/16 full, wide beyond. With two
+    /// candidates of 128 slots, at most 3/4 full, and 2^16 keys or more: one thread per key, which
+    /// was measured to be faster there. The kernel reads the load from the table.
     #[default]
     ByLoad,
-    /// With tiles: first a sector of 32 digests, then the rest of the row if necessary.
+    /// With tiles: first half of a row of 128 digests, then the other half if necessary.
     Narrow,
     /// With tiles: the row of digests in one request.
     Wide,
     /// One thread per key, 16 digests at a time.
-    #[cfg(feature = "study")]
     Thread,
     /// One warp per key in a pipeline of three steps: HierarchicalKV's, for buckets of 128 slots.
     /// It must not run concurrently with operations that change entries.
@@ -233,11 +233,10 @@ pub enum LookupMode {
 
 impl LookupMode {
     /// All of them.
-    pub const ALL: [LookupMode; 3 + STUDY] = [
+    pub const ALL: [LookupMode; 4 + STUDY] = [
         LookupMode::ByLoad,
         LookupMode::Narrow,
         LookupMode::Wide,
-        #[cfg(feature = "study")]
         LookupMode::Thread,
         #[cfg(feature = "study")]
         LookupMode::Pipeline,
@@ -258,7 +257,6 @@ impl LookupMode {
             LookupMode::ByLoad => "by-load",
             LookupMode::Narrow => "narrow",
             LookupMode::Wide => "wide",
-            #[cfg(feature = "study")]
             LookupMode::Thread => "thread",
             #[cfg(feature = "study")]
             LookupMode::Pipeline => "pipeline",

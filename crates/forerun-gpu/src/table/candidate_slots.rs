@@ -18,7 +18,7 @@ pub(crate) struct CandidateSlots {
     pub(crate) spill: u64,
     /// The digest: neither [`EMPTY`] nor [`RECLAIMED`].
     pub(crate) digest: u8,
-    /// The slot of the bucket at which a search begins.
+    /// The slot of the bucket at which a search begins. In its turn n, it is at slot start ^ n.
     pub(crate) start: u64,
 }
 

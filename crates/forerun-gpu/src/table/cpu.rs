@@ -12,7 +12,7 @@ use super::params::{
     ABSENT_INSERT, BY_FLAG, EVICTED_OUT, FOUND_ADD_ROW, FOUND_ASSIGN_ROW, FOUND_ERASE, FOUND_PIN,
     FOUND_READ_ROW, FOUND_SCORE, FOUND_UNPIN, SCAN_ERASE, SCAN_EXPORT, TableOp, TableState,
 };
-use super::score::{held, score_of};
+use super::score::{EvictOrder, held, score_of};
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::time;
 use std::ops::Range;
@@ -84,7 +84,7 @@ impl CpuTable {
     }
 
     /// A time that is strictly later than the last one returned.
-    fn time_ns(&mut self) -> u64 {
+    pub(super) fn time_ns(&mut self) -> u64 {
         let since = time::system_now().duration_since(UNIX_EPOCH);
         let now = since.map_or(0, |since| since.as_nanos() as u64);
         self.last_ns = now.max(self.last_ns + 1);
@@ -95,7 +95,7 @@ impl CpuTable {
     fn slot_in(&self, bucket: u64, place: &CandidateSlots, key: u64) -> Option<u64> {
         let width = u64::from(self.form.width);
         for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
-            let first = bucket * width + ((place.start + turn) & (width - 1));
+            let first = bucket * width + (place.start ^ turn);
             let chunk = &self.digests[first as usize..(first + CHUNK_SLOTS) as usize];
             let here = (first..).zip(chunk).find(|(slot, digest)| {
                 **digest == place.digest && self.keys[*slot as usize] == key
@@ -284,7 +284,7 @@ impl CpuTable {
         let spills = free_home <= width * 3 / 16 && free_spill > free_home;
         let first = if spills { place.spill } else { place.home } * width;
         let slot = (0..width)
-            .map(|turn| first + ((place.start + turn) & (width - 1)))
+            .map(|turn| first + (place.start ^ turn))
             .find(|slot| self.digests[*slot as usize] <= RECLAIMED);
         // The counts above show that one of the two has a free slot.
         let Some(slot) = slot else {
@@ -305,14 +305,15 @@ impl CpuTable {
         let width = u64::from(self.form.width);
         let gives = key.op.actions & EVICTED_OUT != 0;
         let buckets = [key.place.home, key.place.spill];
+        let order = EvictOrder::of(self.form.policy, || self.time_ns());
         // On a tie, take the first one: the home's, then the lowest slot.
         let least = buckets[..self.form.candidates as usize]
             .iter()
             .flat_map(|bucket| bucket * width..(bucket + 1) * width)
             .filter(|slot| !self.pins[*slot as usize])
-            .min_by_key(|slot| self.scores[*slot as usize]);
+            .min_by_key(|slot| order.rank(self.scores[*slot as usize]));
         match least {
-            Some(slot) if score >= self.scores[slot as usize] => {
+            Some(slot) if order.rank(score) >= order.rank(self.scores[slot as usize]) => {
                 if gives {
                     let at = slot as usize;
                     rest.keys.push(self.keys[at]);

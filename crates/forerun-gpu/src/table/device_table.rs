@@ -14,7 +14,7 @@ use super::batch::{Answers, Batch, Condition, Entries, LookupMode, Operation};
 use super::error::TableError;
 use super::host_batch::{Keyed, PartLayout};
 use super::kernel;
-use super::params::{EVICTED_OUT, SCAN_EXPORT, TableOp, TableState};
+use super::params::{EVICTED_OUT, SCAN_CLOCK, SCAN_EXPORT, TableOp, TableState};
 use super::staging::{EntryLayout, Layout};
 use std::ops::Range;
 use std::sync::Arc;
@@ -429,6 +429,22 @@ impl DeviceTable {
             first += n;
         }
         Ok(met)
+    }
+
+    /// The device's clock.
+    pub(crate) fn clock_ns(&self) -> Result<u64, TableError> {
+        self.staged(8, |base| {
+            let op = TableOp {
+                table: self.state,
+                scan: SCAN_CLOCK,
+                out_count: base,
+                ..TableOp::default()
+            };
+            self.backend.launch(kernel::scan(1, 1), &op)?;
+            let mut now = [0];
+            self.read_words(base, &mut now)?;
+            Ok(now[0])
+        })
     }
 
     pub(crate) fn clear(&self) -> Result<(), TableError> {

@@ -156,3 +156,13 @@ pub enum TableError {
     #[error(transparent)]
     Gpu(#[from] GpuError),
 }
+
+impl TableError {
+    /// Whether memory was lacking, of the device or of the host.
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        matches!(
+            self,
+            TableError::OutOfMemory { .. } | TableError::Gpu(GpuError::OutOfMemory { .. })
+        )
+    }
+}

@@ -8,7 +8,9 @@ pub enum GpuEvictStrategy {
     Lru = 0,
     /// The number of writes and touches; if scores are given, their sum.
     Lfu = 1,
-    /// The operation's epoch in the upper half, the time in units of 2^20 ns in the lower half.
+    /// The operation's epoch in the upper half, the time in units of 2^20 ns in the lower half. The
+    /// time begins again at 0 every 52 days; entries of one epoch are evicted by their age even
+    /// then, if none is older than 50 days.
     EpochLru = 2,
     /// The operation's epoch in the upper half, the number of uses in the lower half.
     EpochLfu = 3,
@@ -25,6 +27,11 @@ impl GpuEvictStrategy {
         GpuEvictStrategy::EpochLfu,
         GpuEvictStrategy::Customized,
     ];
+
+    /// Whether scores contain times of the table's clock.
+    pub(crate) fn is_by_time(self) -> bool {
+        matches!(self, GpuEvictStrategy::Lru | GpuEvictStrategy::EpochLru)
+    }
 
     /// The strategy with this number.
     pub(crate) fn of(number: u32) -> Option<GpuEvictStrategy> {

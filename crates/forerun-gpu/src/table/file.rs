@@ -2,18 +2,21 @@
 //! `docs/internals/format-other.md` draws it.
 //!
 //! ```text
-//!   header   magic "FRGT" │ version u32 │ row bytes u64 │ policy u32 │ score bytes u32 │ 0 u64 │ crc32c of these
+//!   header   magic "FRGT" │ version u32 │ row bytes u64 │ policy u32 │ score bytes u32 │ clock u64 │ crc32c of these
 //!   chunk    entries u32 > 0 │ keys │ scores │ rows │ crc32c of these          any number of chunks
 //!   end      entries u32 = 0 │ all entries u64 │ crc32c of these
 //! ```
 //!
 //! All numbers are little-endian. Widths, candidates and capacity are not stored: entries get new
-//! places when they are loaded.
+//! places when they are loaded. The clock is what the scores of a strategy by time refer to: its
+//! nanoseconds at the time of saving, 0 with other strategies and in files of earlier versions of
+//! this program.
 
 use super::batch::Entries;
 use super::error::TableError;
 use super::evict_strategy::GpuEvictStrategy;
 use super::gpu_table::GpuTable;
+use super::score::rebased;
 use forerun_core::above_standard_streams;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -51,7 +54,7 @@ impl GpuTable {
         header.extend_from_slice(&row_bytes.to_le_bytes());
         header.extend_from_slice(&(self.options().evict_strategy as u32).to_le_bytes());
         header.extend_from_slice(&self.options().score_bytes.bytes().to_le_bytes());
-        header.extend_from_slice(&0u64.to_le_bytes());
+        header.extend_from_slice(&self.clock_ns()?.to_le_bytes());
         write_checked(&mut out, &header).map_err(io)?;
         let mut all = 0;
         let step = entries_a_chunk(row_bytes) as usize;
@@ -73,7 +76,8 @@ impl GpuTable {
     /// Inserts the entries of a file with their saved scores, and returns their number. If the
     /// table is too small for all of them, those with greater scores stay.
     ///
-    /// The file's table must have the same row size and eviction strategy.
+    /// The file's table must have the same row size and eviction strategy. Scores that are times
+    /// move to this table's clock: an entry is as old as when the file was saved.
     ///
     /// # Errors
     /// The file is not a saved table, is damaged or truncated (earlier entries stay inserted); the
@@ -85,7 +89,7 @@ impl GpuTable {
             cause,
         })?;
         let mut reader = Reader::new(path.to_owned(), BufReader::new(file));
-        let (row_bytes, strategy) = reader.header()?;
+        let (row_bytes, strategy, saved_ns) = reader.header()?;
         let options = self.options();
         if row_bytes != options.row_bytes || strategy != Some(options.evict_strategy) {
             let problem = format!(
@@ -94,9 +98,14 @@ impl GpuTable {
             );
             return Err(reader.fault(0, problem));
         }
+        let strategy = options.evict_strategy;
+        let now_ns = self.clock_ns()?;
         let mut all = 0;
-        while let Some(entries) = reader.chunk(row_bytes, all)? {
+        while let Some(mut entries) = reader.chunk(row_bytes, all)? {
             all += entries.len() as u64;
+            for score in &mut entries.scores {
+                *score = rebased(strategy, *score, saved_ns, now_ns);
+            }
             self.restore(&entries)?;
         }
         Ok(all)
@@ -189,7 +198,8 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    pub(super) fn header(&mut self) -> Result<(u64, Option<GpuEvictStrategy>), TableError> {
+    /// The bytes of a row, the strategy, and the clock.
+    pub(super) fn header(&mut self) -> Result<(u64, Option<GpuEvictStrategy>, u64), TableError> {
         let mut header = Vec::new();
         self.take(&mut header, HEADER_BYTES, "the header")?;
         if &header[..4] != MAGIC {
@@ -206,6 +216,7 @@ impl<R: Read> Reader<R> {
         Ok((
             le_u64(&header[8..16]),
             GpuEvictStrategy::of(le_u32(&header[16..20])),
+            le_u64(&header[24..32]),
         ))
     }
 

@@ -38,6 +38,9 @@ pub(super) enum Engine {
 pub struct GpuTable {
     pub(super) options: TableOptions,
     pub(super) engine: Engine,
+    /// The least number of slots for which memory was lacking when a batch would have grown the
+    /// table.
+    pub(super) too_large: u64,
 }
 
 impl GpuTable {
@@ -60,7 +63,15 @@ impl GpuTable {
     pub fn on_cpu(options: TableOptions) -> Result<GpuTable, TableError> {
         options.check()?;
         let engine = Engine::Cpu(CpuTable::new(form_of(&options, options.capacity))?);
-        Ok(GpuTable { options, engine })
+        Ok(GpuTable::with(options, engine))
+    }
+
+    pub(super) fn with(options: TableOptions, engine: Engine) -> GpuTable {
+        GpuTable {
+            options,
+            engine,
+            too_large: u64::MAX,
+        }
     }
 
     /// Creates a table on a GPU.
@@ -99,7 +110,7 @@ impl GpuTable {
         options.check()?;
         let form = form_of(&options, options.capacity);
         let engine = Engine::Device(DeviceTable::new(backend, form)?);
-        Ok(GpuTable { options, engine })
+        Ok(GpuTable::with(options, engine))
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -154,7 +165,8 @@ impl GpuTable {
     }
 
     /// Sets the capacity up to which the table may grow ([`TableOptions::max_capacity`]). A table
-    /// does not shrink: below its capacity, the new limit only keeps it from growing.
+    /// does not shrink: below its capacity, the new limit only keeps it from growing. A growth for
+    /// which memory was lacking is tried again.
     ///
     /// # Errors
     /// The capacity is greater than any table can have.
@@ -162,6 +174,7 @@ impl GpuTable {
         let options = self.options.max_capacity(max_capacity);
         options.check()?;
         self.options = options;
+        self.too_large = u64::MAX;
         Ok(())
     }
 
@@ -427,6 +440,17 @@ impl GpuTable {
         match &self.engine {
             Engine::Cpu(table) => Ok(table.traffic(lookup, keys)),
             Engine::Device(_) => Err(TableError::NotCounted),
+        }
+    }
+
+    /// The clock of scores that are times, in nanoseconds; 0 if the strategy does not use it.
+    pub(super) fn clock_ns(&mut self) -> Result<u64, TableError> {
+        if !self.options.evict_strategy.is_by_time() {
+            return Ok(0);
+        }
+        match &mut self.engine {
+            Engine::Cpu(table) => Ok(table.time_ns()),
+            Engine::Device(table) => table.clock_ns(),
         }
     }
 

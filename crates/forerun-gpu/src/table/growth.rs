@@ -40,9 +40,18 @@ impl GpuTable {
             return Ok(());
         }
         let doubled = self.capacity().saturating_mul(2);
-        match self.reserve(wanted.max(doubled).min(max)) {
-            // This table is unchanged and can evict.
+        let target = wanted.max(doubled).min(max);
+        if target >= self.too_large {
+            return Ok(());
+        }
+        // If it cannot grow, this table is unchanged and can evict.
+        match self.reserve(target) {
             Err(TableError::Pinned { .. }) => Ok(()),
+            Err(error) if error.is_out_of_memory() => {
+                // Every later batch would try the same allocations again.
+                self.too_large = target;
+                Ok(())
+            }
             result => result,
         }
     }
@@ -74,6 +83,7 @@ impl GpuTable {
                 self.move_entries(&mut larger)?;
                 if capacity >= max || larger.size()? == self.size()? {
                     larger.options = self.options;
+                    // `too_large` is unknown again: memory may have been freed since.
                     *self = larger;
                     return Ok(());
                 }
@@ -104,7 +114,7 @@ impl GpuTable {
                 Engine::Device(DeviceTable::new(table.backend().clone(), form)?)
             }
         };
-        Ok(GpuTable { options, engine })
+        Ok(GpuTable::with(options, engine))
     }
 
     /// The pinned keys.

@@ -1,6 +1,6 @@
 //! Chooses the kernel for an operation, and its number of blocks.
 
-use super::backend::TableLaunch;
+use super::backend::{BLOCKS_EACH, TableLaunch};
 use super::batch::LookupMode;
 use super::error::TableError;
 use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
@@ -12,12 +12,34 @@ const WARP_LANES: u32 = 32;
 /// Threads per block of the kernels that scan all slots.
 const SCAN_THREADS: u32 = 256;
 
-fn of_width(width: u32, names: [&'static str; 4]) -> &'static str {
+/// A kernel for each width, with its maximum of registers per thread, as in `kernels/table.list`.
+type ByWidth = [(&'static str, u32); 4];
+
+const WRITE: ByWidth = [
+    ("table_write_w16", 160),
+    ("table_write_w32", 128),
+    ("table_write_w64", 128),
+    ("table_write_w128", 128),
+];
+const FIND_ROWS: ByWidth = [
+    ("table_find_rows_w16", 96),
+    ("table_find_rows_w32", 96),
+    ("table_find_rows_w64", 96),
+    ("table_find_rows_w128", 96),
+];
+const FIND_SLOTS: ByWidth = [
+    ("table_find_slots_w16", 48),
+    ("table_find_slots_w32", 64),
+    ("table_find_slots_w64", 96),
+    ("table_find_slots_w128", 96),
+];
+
+fn of_width<T: Copy>(width: u32, all: [T; 4]) -> T {
     match width {
-        16 => names[0],
-        32 => names[1],
-        64 => names[2],
-        _ => names[3],
+        16 => all[0],
+        32 => all[1],
+        64 => all[2],
+        _ => all[3],
     }
 }
 
@@ -34,26 +56,25 @@ fn by_key(kernel: &'static str, keys: u64, max: u32) -> TableLaunch {
     launch(kernel, KEY_THREADS, keys, KEY_THREADS.into(), max)
 }
 
+/// Registers of a multiprocessor.
+const REGISTERS: u32 = 1 << 16;
+
+/// A grid of not more blocks than run at a time. Each takes keys until none are left, so a warp
+/// requests its next keys before it has answered the ones before.
+fn resident(kernels: ByWidth, width: u32, keys: u64, max: u32) -> TableLaunch {
+    let (kernel, registers) = of_width(width, kernels);
+    let each = REGISTERS / (registers * KEY_THREADS);
+    by_key(kernel, keys, max.saturating_mul(each).div_ceil(BLOCKS_EACH))
+}
+
 /// The kernel that writes by key.
 pub(crate) fn write(width: u32, keys: u64, max: u32) -> TableLaunch {
-    let names = [
-        "table_write_w16",
-        "table_write_w32",
-        "table_write_w64",
-        "table_write_w128",
-    ];
-    by_key(of_width(width, names), keys, max)
+    resident(WRITE, width, keys, max)
 }
 
 /// The kernel that finds rows or scores.
 pub(crate) fn find_rows(width: u32, keys: u64, max: u32) -> TableLaunch {
-    let names = [
-        "table_find_rows_w16",
-        "table_find_rows_w32",
-        "table_find_rows_w64",
-        "table_find_rows_w128",
-    ];
-    by_key(of_width(width, names), keys, max)
+    resident(FIND_ROWS, width, keys, max)
 }
 
 /// The kernel that finds pooled rows: one warp per bag.
@@ -82,18 +103,11 @@ pub(crate) fn find_slots(
     max: u32,
 ) -> Result<(TableLaunch, u32), TableError> {
     let by_key = |name| by_key(name, keys, max);
-    let names = [
-        "table_find_slots_w16",
-        "table_find_slots_w32",
-        "table_find_slots_w64",
-        "table_find_slots_w128",
-    ];
-    let by_tiles = by_key(of_width(width, names));
+    let by_tiles = resident(FIND_SLOTS, width, keys, max);
     Ok(match lookup {
         LookupMode::ByLoad => (by_tiles, LOOKUP_BY_LOAD),
         LookupMode::Narrow => (by_tiles, LOOKUP_NARROW),
         LookupMode::Wide => (by_tiles, LOOKUP_WIDE),
-        #[cfg(feature = "study")]
         LookupMode::Thread => (by_key("table_find_thread"), LOOKUP_BY_LOAD),
         #[cfg(feature = "study")]
         LookupMode::SeedRule => (by_key("table_find_seed_rule"), LOOKUP_BY_LOAD),
@@ -147,20 +161,31 @@ mod tests {
             let threads: u32 = fields.nth(2).unwrap().parse().unwrap();
             let launched = launches.iter().find(|launch| launch.kernel == name);
             assert_eq!(launched.map(|l| l.threads), Some(threads), "{name}");
+            let registers: u32 = fields.next().unwrap().parse().unwrap();
+            let mut resident = [WRITE, FIND_ROWS, FIND_SLOTS].into_iter().flatten();
+            if let Some((_, expected)) = resident.find(|(kernel, _)| *kernel == name) {
+                assert_eq!(registers, expected, "{name}");
+            }
             seen += 1;
         }
-        assert_eq!(seen, if cfg!(feature = "study") { 21 } else { 18 });
+        assert_eq!(seen, if cfg!(feature = "study") { 21 } else { 19 });
         #[cfg(feature = "study")]
         assert!(find_slots(LookupMode::Pipeline, 64, 5, 9).is_err());
     }
 
     #[test]
-    fn grids_cover_the_keys_up_to_the_most_blocks() {
-        assert_eq!(write(128, 0, 100).blocks, 1);
-        assert_eq!(write(128, 128, 100).blocks, 1);
-        assert_eq!(write(16, 129, 100).blocks, 2);
-        assert_eq!(write(128, 1 << 40, 100).blocks, 100);
-        assert_eq!(find_pooled(128, 4, 100).blocks, 1);
-        assert_eq!(find_pooled(128, 5, 100).blocks, 2);
+    fn grids_cover_the_keys_up_to_the_blocks_that_run_at_a_time() {
+        let max = 100 * BLOCKS_EACH;
+        assert_eq!(write(128, 0, max).blocks, 1);
+        assert_eq!(write(128, 128, max).blocks, 1);
+        assert_eq!(write(16, 129, max).blocks, 2);
+        // 128 threads of 128 registers, and of 96.
+        assert_eq!(write(128, 1 << 40, max).blocks, 400);
+        assert_eq!(find_rows(128, 1 << 40, max).blocks, 500);
+        assert_eq!(write(128, 1 << 40, 1).blocks, 1);
+        let by_thread = find_slots(LookupMode::Thread, 128, 1 << 40, max);
+        assert_eq!(by_thread.unwrap().0.blocks, max);
+        assert_eq!(find_pooled(128, 4, max).blocks, 1);
+        assert_eq!(find_pooled(128, 5, max).blocks, 2);
     }
 }

@@ -22,6 +22,8 @@ struct Orders {
     lock: bool,
     /// The fence before the word is stored.
     unlock: bool,
+    /// The same if the lock's holder has changed nothing.
+    unlock_unchanged: bool,
     /// The digest is stored with release.
     publish: bool,
     /// The fence between digests and keys, in a search that runs concurrently with writers.
@@ -41,6 +43,7 @@ struct Orders {
 const KERNELS: Orders = Orders {
     lock: true,
     unlock: true,
+    unlock_unchanged: true,
     publish: true,
     search: true,
     version: true,
@@ -78,12 +81,10 @@ fn needs(model: fn(Orders), weaker: &[Orders]) {
 
 /// The word before the lock, if the attempt got it.
 fn try_lock(word: &AtomicU32, orders: Orders) -> Option<u32> {
-    let was = word.load(Relaxed);
+    let was = word.fetch_or(LOCKED, Relaxed);
     if was & LOCKED != 0 {
         return None;
     }
-    word.compare_exchange(was, was | LOCKED, Relaxed, Relaxed)
-        .ok()?;
     fence_if(orders.lock);
     Some(was)
 }
@@ -116,12 +117,8 @@ fn writers(orders: Orders, gives_back: bool) {
         let shared = shared.clone();
         thread::spawn(move || {
             let word = &shared.0;
-            let was = word.load(Relaxed);
-            let locked = was & LOCKED == 0
-                && word
-                    .compare_exchange(was, was | LOCKED, Relaxed, Relaxed)
-                    .is_ok();
-            match locked {
+            let was = word.fetch_or(LOCKED, Relaxed);
+            match was & LOCKED == 0 {
                 true if orders.give_back => drop(word.swap(was, Relaxed)),
                 true => word.store(was, Relaxed),
                 false => {}
@@ -165,6 +162,77 @@ fn a_lock_that_is_given_back_needs_the_exchange() {
     needs(|orders| writers(orders, true), &[stores]);
 }
 
+/// A writer that finds nothing to change reads the row under the lock, and leaves the version as it
+/// is. The next one changes both words of the row.
+fn unchanged_model(orders: Orders) {
+    race(
+        move |bucket| {
+            let Some(was) = try_lock(&bucket.word, orders) else {
+                return;
+            };
+            let row = [0, 1].map(|part| bucket.row[part].load(Relaxed));
+            fence_if(orders.unlock_unchanged);
+            bucket.word.store(was, Relaxed);
+            assert_eq!(row, [was / VERSION; 2], "a row of another version");
+        },
+        |bucket| {
+            // If the lock is not free, nothing is tested.
+            if let Some(was) = try_lock(&bucket.word, orders) {
+                bucket.row.iter().for_each(|word| word.store(1, Relaxed));
+                unlock(&bucket.word, was, orders);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_lock_that_changed_nothing_needs_its_fences() {
+    let weaker = [
+        Orders {
+            lock: false,
+            ..KERNELS
+        },
+        Orders {
+            unlock: false,
+            ..KERNELS
+        },
+    ];
+    needs(unchanged_model, &weaker);
+}
+
+/// Three writers, of which the second changes nothing but must still pass on what the first has
+/// changed.
+#[test]
+fn a_lock_that_changed_nothing_passes_on_what_was_changed_before() {
+    fn model(orders: Orders) {
+        let shared = Arc::new((AtomicU32::new(0), UnsafeCell::new(0)));
+        let unchanging = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                if let Some(was) = try_lock(&shared.0, orders) {
+                    // SAFETY: the lock guards it.
+                    shared.1.with(|entries| unsafe { *entries });
+                    fence_if(orders.unlock_unchanged);
+                    shared.0.store(was, Relaxed);
+                }
+            })
+        };
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || change(&shared.0, &shared.1, orders))
+        };
+        let mine = change(&shared.0, &shared.1, orders);
+        let both = mine + other.join().unwrap();
+        unchanging.join().unwrap();
+        assert_eq!(shared.0.load(Relaxed), both * VERSION);
+    }
+    let weaker = Orders {
+        unlock_unchanged: false,
+        ..KERNELS
+    };
+    needs(model, &[weaker]);
+}
+
 /// The slot had key 1, which was erased. Key 2 with the same digest takes it while a search looks
 /// for each of them.
 fn publish_model(orders: Orders) {
@@ -201,6 +269,49 @@ fn a_published_entry_needs_the_release_and_the_searchs_fence() {
         },
     ];
     needs(publish_model, &weaker);
+}
+
+/// The same, but one lane reads the digest, and after the lanes have met, another one reads the key.
+fn publish_to_lanes_model(orders: Orders) {
+    const DIGEST: u32 = 77;
+    let slot = Arc::new((AtomicU32::new(1), AtomicU64::new(1)));
+    let reader = {
+        let slot = slot.clone();
+        thread::spawn(move || {
+            let first = {
+                let slot = slot.clone();
+                thread::spawn(move || {
+                    let digest = slot.0.load(Relaxed);
+                    fence_if(orders.search);
+                    digest
+                })
+            };
+            if first.join().unwrap() == DIGEST {
+                // A fence here would not help: this lane has not read the digest.
+                fence_if(!orders.search);
+                assert_eq!(slot.1.load(Relaxed), 2, "the search found an erased key");
+            }
+        })
+    };
+    let (digest, key) = &*slot;
+    key.store(2, Relaxed);
+    digest.store(DIGEST, if orders.publish { Release } else { Relaxed });
+    reader.join().unwrap();
+}
+
+#[test]
+fn the_fence_of_the_lane_that_reads_a_digest_counts_for_the_lane_that_reads_the_key() {
+    let weaker = [
+        Orders {
+            publish: false,
+            ..KERNELS
+        },
+        Orders {
+            search: false,
+            ..KERNELS
+        },
+    ];
+    needs(publish_to_lanes_model, &weaker);
 }
 
 struct Bucket {

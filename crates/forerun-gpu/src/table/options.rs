@@ -80,8 +80,9 @@ pub struct TableOptions {
     /// The maximum number of slots. If it exceeds `capacity`, a batch from the host that might fill
     /// a bucket doubles the table first, like [`reserve`](super::GpuTable::reserve), which may be
     /// called at any time: with the default buckets a table grows when it is 5/8 full, with two
-    /// candidates when it is 7/8 full. Operations on streams never grow the table. Default:
-    /// `capacity`.
+    /// candidates when it is 7/8 full. If memory is lacking, the table evicts instead, and does not
+    /// try that size again before [`set_max_capacity`](super::GpuTable::set_max_capacity) or a
+    /// growth that succeeds. Operations on streams never grow the table. Default: `capacity`.
     pub max_capacity: u64,
     /// Bytes per row; 0 for a table of only keys and scores.
     pub row_bytes: u64,

@@ -94,7 +94,7 @@ pub struct TableOp {
     pub key_value: u64,
     /// For a writer: bits from [`FOUND_ASSIGN_ROW`] on.
     pub actions: u32,
-    /// [`SCAN_COUNT`], [`SCAN_EXPORT`] or [`SCAN_ERASE`].
+    /// [`SCAN_COUNT`], [`SCAN_EXPORT`], [`SCAN_ERASE`] or [`SCAN_CLOCK`].
     pub scan: u32,
     /// The number of an [`Element`](super::Element).
     pub element: u32,
@@ -151,6 +151,8 @@ pub const SCAN_COUNT: u32 = 0;
 pub const SCAN_EXPORT: u32 = 1;
 /// Erases entries unless they are pinned.
 pub const SCAN_ERASE: u32 = 2;
+/// Reads the device's clock.
+pub const SCAN_CLOCK: u32 = 3;
 
 /// Chooses by the table's load.
 pub const LOOKUP_BY_LOAD: u32 = 0;

@@ -8,7 +8,7 @@ use super::file::Reader;
 pub fn fuzz_table_file(bytes: &[u8]) {
     let mut reader = Reader::new(PathBuf::from("bytes"), bytes);
     // No file has rows that are longer than the file.
-    let Ok((row_bytes, _)) = reader.header() else {
+    let Ok((row_bytes, ..)) = reader.header() else {
         return;
     };
     let row_bytes = row_bytes.min(bytes.len() as u64);

@@ -18,6 +18,10 @@ const SECTOR_BYTES: u64 = 32;
 const LINE_BYTES: u64 = 128;
 /// Slots whose digests one lane, or one thread, compares together.
 const CHUNK_SLOTS: u64 = 16;
+/// Digests of half a row of 128, which a narrow search reads at a time.
+const NARROW_BYTES: u64 = 64;
+/// Stored keys that a lane requests at a time.
+const KEYS_AT_ONCE: usize = 4;
 
 /// Requests at random places, by size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +127,8 @@ impl CpuTable {
             }
             #[cfg(feature = "study")]
             LookupMode::SeedRule => LookupMode::Thread,
-            LookupMode::ByLoad if self.size * 8 <= slots * 7 => LookupMode::Narrow,
+            LookupMode::ByLoad if self.by_threads(keys) => LookupMode::Thread,
+            LookupMode::ByLoad if self.size * 16 <= slots * 13 => LookupMode::Narrow,
             LookupMode::ByLoad => LookupMode::Wide,
             named => named,
         };
@@ -143,6 +148,16 @@ impl CpuTable {
         traffic
     }
 
+    /// Whether a lookup of these keys gives each a thread of its own: `prefers_threads` in
+    /// `kernels/table/find_slots.cuh`.
+    fn by_threads(&self, keys: &[u64]) -> bool {
+        let slots = self.form.buckets * u64::from(self.form.width);
+        self.form.width == 128
+            && self.form.candidates == 2
+            && keys.len() >= 1 << 16
+            && self.size * 16 <= slots * 12
+    }
+
     /// Searches a bucket.
     fn ask(
         &self,
@@ -155,53 +170,48 @@ impl CpuTable {
     ) -> bool {
         let width = u64::from(self.form.width);
         match lookup {
-            #[cfg(feature = "study")]
             LookupMode::Thread => {
                 for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
                     // The second of every two chunks is in the sector of the first.
                     if turn % SECTOR_BYTES == 0 {
                         traffic.ask_digests(SECTOR_BYTES);
                     }
-                    let from = (place.start + turn) & (width - 1);
-                    let scan = self.scan_bucket(
-                        traffic,
-                        bucket,
-                        from..from + CHUNK_SLOTS,
-                        place,
-                        key,
-                        false,
-                    );
+                    let from = place.start ^ turn;
+                    let slots = from..from + CHUNK_SLOTS;
+                    let scan = self.scan_bucket(traffic, bucket, slots, place, key, 1);
                     if scan.found || scan.empty {
                         return scan.found;
                     }
                 }
                 false
             }
-            LookupMode::Narrow if home && width > SECTOR_BYTES => {
-                let sector = place.start..place.start + SECTOR_BYTES;
-                traffic.ask_digests(SECTOR_BYTES);
-                let scan = self.scan_bucket(traffic, bucket, sector, place, key, false);
-                if scan.found || scan.empty {
-                    return scan.found;
+            LookupMode::Narrow if home && width > NARROW_BYTES => {
+                let first = place.start & NARROW_BYTES;
+                for half in [first, first ^ NARROW_BYTES] {
+                    traffic.ask_digests(NARROW_BYTES);
+                    let slots = half..half + NARROW_BYTES;
+                    let scan = self.scan_bucket(traffic, bucket, slots, place, key, KEYS_AT_ONCE);
+                    if scan.found || scan.empty {
+                        return scan.found;
+                    }
                 }
-                traffic.ask_digests(width);
-                self.scan_bucket(traffic, bucket, 0..width, place, key, false)
-                    .found
+                false
             }
             _ => {
                 traffic.ask_digests(width.max(SECTOR_BYTES));
-                #[cfg(feature = "study")]
-                let all = lookup == LookupMode::Pipeline;
-                #[cfg(not(feature = "study"))]
-                let all = false;
-                self.scan_bucket(traffic, bucket, 0..width, place, key, all)
+                let at_once = match lookup {
+                    #[cfg(feature = "study")]
+                    LookupMode::Pipeline => usize::MAX,
+                    _ => KEYS_AT_ONCE,
+                };
+                self.scan_bucket(traffic, bucket, 0..width, place, key, at_once)
                     .found
             }
         }
     }
 
-    /// Compares the digests of a bucket. A lane requests keys with an equal digest one after the
-    /// other until it finds the right one. The pipeline requests all of them.
+    /// Compares the digests of these slots of a bucket. Keys behind equal digests are requested
+    /// `at_once` at a time until the right one is found.
     fn scan_bucket(
         &self,
         traffic: &mut Traffic,
@@ -209,25 +219,26 @@ impl CpuTable {
         slots: Range<u64>,
         place: &CandidateSlots,
         key: u64,
-        all: bool,
+        at_once: usize,
     ) -> BucketScan {
-        let mut scan = BucketScan {
-            found: false,
-            empty: false,
-        };
-        for chunk in slots.step_by(CHUNK_SLOTS as usize) {
-            let mut found_here = false;
-            for slot in chunk..chunk + CHUNK_SLOTS {
-                let at = (bucket * u64::from(self.form.width) + slot) as usize;
-                scan.empty |= self.digests[at] == EMPTY;
-                if self.digests[at] == place.digest && (all || !found_here) {
-                    traffic.ask_keys(1);
-                    found_here |= self.keys[at] == key;
-                }
+        let at = |slot: u64| (bucket * u64::from(self.form.width) + slot) as usize;
+        let digests = &self.digests[at(slots.start)..at(slots.end)];
+        let equal: Vec<usize> = (at(slots.start)..)
+            .zip(digests)
+            .filter_map(|(at, digest)| (*digest == place.digest).then_some(at))
+            .collect();
+        let mut found = false;
+        for keys in equal.chunks(at_once) {
+            traffic.ask_keys(keys.len() as u64);
+            found = keys.iter().any(|at| self.keys[*at] == key);
+            if found {
+                break;
             }
-            scan.found |= found_here;
         }
-        scan
+        BucketScan {
+            found,
+            empty: digests.contains(&EMPTY),
+        }
     }
 }
 
@@ -266,12 +277,15 @@ mod tests {
     }
 
     #[test]
-    fn narrow_reads_less_than_wide_below_seven_eighths_load() {
+    fn narrow_reads_less_than_wide_in_a_half_full_table() {
         let (half, keys) = filled(Width::W128, Candidates::Two, 0.5);
         let of = |table: &GpuTable, lookup| table.traffic(lookup, &keys).unwrap();
         let narrow = of(&half, LookupMode::Narrow);
         assert!(narrow.bytes < of(&half, LookupMode::Wide).bytes);
         assert_eq!(of(&half, LookupMode::ByLoad), narrow);
+        let many = keys.repeat((1usize << 16).div_ceil(keys.len()));
+        let by_load = half.traffic(LookupMode::ByLoad, &many).unwrap();
+        assert_eq!(by_load, half.traffic(LookupMode::Thread, &many).unwrap());
         #[cfg(feature = "study")]
         assert_eq!(
             of(&half, LookupMode::SeedRule),

@@ -61,6 +61,7 @@ std::set<void*> registered;                               // host memory, by its
 std::map<std::string, std::pair<Handle, size_t>> kernels; // dynamic shared memory allowed
 Handle last_kernel = 0x100000;
 int modules_loaded = 0;
+std::set<Handle> modules;  // those that are loaded now
 std::string loads;   // one word for each try to load an image
 std::string calls;   // one word for each copy, launch and wait
 std::string faults;  // what the caller did wrong
@@ -402,6 +403,12 @@ API fakeRegistered() {
     return int(registered.size());
 }
 
+// For the tests: the images that are loaded now.
+API fakeModules() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return int(modules.size());
+}
+
 API cuStreamCreateWithPriority(Handle* stream, unsigned, int) {
     NEEDS_CONTEXT;
     const std::lock_guard<std::mutex> lock(mutex);
@@ -499,6 +506,15 @@ API cuModuleLoadData(Handle* module, const void* image) {
         return no_binary_for_gpu;
     if (!is_elf && (refuses("ptx") || made_by > driver_version())) return unsupported_ptx_version;
     *module = Handle(0x5000 + ++modules_loaded);
+    const std::lock_guard<std::mutex> lock(mutex);
+    modules.insert(*module);
+    return success;
+}
+API cuModuleUnload(Handle module) {
+    NEEDS_CONTEXT;
+    expect_idle("a module is unloaded");
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (modules.erase(module) == 0) return invalid_value;
     return success;
 }
 API cuModuleGetFunction(Handle* function, Handle, const char* name) {

@@ -19,10 +19,11 @@ template <typename T> FORERUN_DEVICE void every_access(u64 address) {
 template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
     T* const memory = at<T>(address);
     T sum = atomic_add(memory, T(1)) + atomic_xor(memory, T(2)) + atomic_exchange(memory, T(3)) +
-            atomic_compare_exchange(memory, T(4), T(5));
+            atomic_compare_exchange(memory, T(4), T(5)) + atomic_or(memory, T(6));
     store_relaxed(memory + 1, load_relaxed(memory) + sum);
     sum += load_relaxed_if(u32(sum), memory);
     if constexpr (sizeof(T) == 4) sum += load_relaxed_or_zero(sum, memory);
+    if constexpr (sizeof(T) == 4) sum += atomic_min(memory, sum);
     store_release(memory + 2, sum);
     fence();
 }
@@ -31,6 +32,7 @@ template <typename T> FORERUN_DEVICE T every_shuffle(T value) {
     const u32 mask = ballot(all_lanes, value != 0);
     value += shuffle(all_lanes, value, 3) + shuffle_up(all_lanes, value, 1);
     value += shuffle_xor(all_lanes, value, 4) + shuffle_in<8>(value, 5) + highest(mask | 1);
+    value += least_of_warp(ones(mask));
     return value + any(all_lanes, mask != 0) + ones(mask) + (mask == 0 ? 0 : lowest(mask));
 }
 

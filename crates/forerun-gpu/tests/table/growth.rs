@@ -1,10 +1,15 @@
 //! Growth: every entry moves to the larger table, in every kind of table.
 
-use crate::{Order, contents, on_shim, proptest_config, row_of, rows_of, small};
+use crate::{Order, Shim, contents, on_shim, proptest_config, row_of, rows_of, small};
+use forerun_gpu::table::params::TableOp;
 use forerun_gpu::table::{
-    Candidates, GpuEvictStrategy, GpuTable, ScoreBytes, Status, TableError, TableOptions, Width,
+    Backend, BufferKind, Candidates, GpuEvictStrategy, GpuTable, ScoreBytes, Status, TableError,
+    TableLaunch, TableOptions, Width,
 };
+use forerun_gpu::{Gpu, GpuError};
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn table() -> GpuTable {
     GpuTable::on_cpu(small(Width::W32, Candidates::Two, 8)).unwrap()
@@ -252,4 +257,99 @@ fn a_growable_table_grows_before_it_evicts() {
         .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&keys))
         .unwrap();
     assert_eq!((fixed.capacity(), given.len()), (256, 3744));
+}
+
+/// A device whose free memory other programs may take.
+struct Crowded {
+    shim: Arc<Shim>,
+    /// The longest allocation that succeeds.
+    bytes_max: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Backend for Crowded {
+    fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError> {
+        // Relaxed: only one thread uses the table.
+        if bytes > self.bytes_max.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(TableError::Gpu(GpuError::OutOfMemory {
+                bytes: bytes as usize,
+                memory: "device memory",
+            }));
+        }
+        self.shim.allocate(bytes, kind)
+    }
+    fn free(&self, address: u64) {
+        self.shim.free(address);
+    }
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TableError> {
+        self.shim.write(address, bytes)
+    }
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), TableError> {
+        self.shim.read(address, bytes)
+    }
+    fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError> {
+        self.shim.launch(launch, op)
+    }
+    fn blocks_max(&self) -> u32 {
+        self.shim.blocks_max()
+    }
+    fn gpu(&self) -> Option<&Gpu> {
+        None
+    }
+}
+
+#[test]
+fn a_table_that_gets_no_memory_to_grow_evicts_and_tries_again_when_told() {
+    let Some(shim) = Shim::start(Order::OneWarp) else {
+        return;
+    };
+    // Staging memory needs 64 KiB; the rows of the larger table need more.
+    let crowded = Arc::new(Crowded {
+        shim,
+        bytes_max: AtomicU64::new(1 << 16),
+        refused: AtomicU64::new(0),
+    });
+    let refused = || crowded.refused.load(Ordering::Relaxed);
+    let options = small(Width::W32, Candidates::One, 8)
+        .row_bytes(256)
+        .max_capacity(1 << 12);
+    let mut table = GpuTable::on(crowded.clone(), options).unwrap();
+    let insert = |table: &mut GpuTable, batch: u64| {
+        let keys: Vec<u64> = (batch * 60..batch * 60 + 60).collect();
+        let rows = rows_of(&keys, 0, 256);
+        let status = table.insert_or_assign(&keys, &rows, Some(&keys)).unwrap();
+        assert!(status.iter().all(|status| status.is_present()), "{batch}");
+    };
+    for batch in 0..8 {
+        insert(&mut table, batch);
+    }
+    assert_eq!((table.capacity(), refused()), (256, 1));
+    assert!(
+        table.size().unwrap() > 200,
+        "it evicts only from full buckets"
+    );
+    // Whoever asks for a size is told.
+    let error = table.reserve(512).unwrap_err();
+    assert!(
+        error.to_string().contains("bytes of device memory"),
+        "{error}"
+    );
+    assert_eq!(refused(), 2);
+    // Memory is free again.
+    crowded.bytes_max.store(u64::MAX, Ordering::Relaxed);
+    let before = contents(&mut table);
+    insert(&mut table, 8);
+    assert_eq!(table.capacity(), 256);
+    table.set_max_capacity(1 << 12).unwrap();
+    insert(&mut table, 9);
+    assert!(table.capacity() >= 512);
+    let after = contents(&mut table);
+    let kept = before
+        .iter()
+        .filter(|(key, entry)| after.get(key) == Some(entry));
+    assert!(
+        kept.count() + 60 >= before.len(),
+        "batch 8 evicts at most 60"
+    );
 }

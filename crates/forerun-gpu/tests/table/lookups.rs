@@ -1,6 +1,6 @@
 //! Tests every kind of lookup, at every load, in many schedules.
 
-use crate::{Order, Shim, all_cases, cases, on_shim, row_of, rows_of, small};
+use crate::{Order, Shim, all_cases, cases, contents, on_shim, row_of, rows_of, small};
 use forerun_gpu::GpuError;
 use forerun_gpu::table::{
     Answers, Backend, Batch, Candidates, GpuTable, LookupMode, Operation, Status, TableError,
@@ -252,4 +252,21 @@ fn rows_go_from_the_device_to_the_device() {
     // SAFETY: this table has no device and refuses the call.
     let refused = unsafe { table.find_missed_at(&[1], 0) }.unwrap_err();
     assert!(matches!(refused, TableError::Gpu(GpuError::NoDevice)));
+}
+
+/// By load, a table of two candidates of 128 slots that is not too full gives each of many keys a
+/// thread of its own.
+#[test]
+fn many_keys_are_found_by_load_with_a_thread_each() {
+    let options = small(Width::W128, Candidates::Two, 4);
+    let Some(mut kernels) = on_shim(Order::Seeded(5), options) else {
+        return;
+    };
+    let mut cpu = GpuTable::on_cpu(options).unwrap();
+    let there = filled(&mut kernels, &mut cpu, 3);
+    let present = contents(&mut kernels);
+    let end = there.len() as u64 * 2;
+    let asked: Vec<u64> = (0..1 << 16).map(|i| i * 7 % end).collect();
+    let expected: Vec<bool> = asked.iter().map(|key| present.contains_key(key)).collect();
+    assert!(kernels.contains(&asked).unwrap() == expected);
 }

@@ -330,7 +330,11 @@ fn long_bags_of_long_rows_are_summed_in_order() {
                     .pooling(Pooling::Mean)
                     .output(output),
                 dim,
-                bags: vec![0, 70, 1, 0, 33],
+                bags: if all_cases() {
+                    vec![0, 70, 1, 0, 33]
+                } else {
+                    vec![0, 35, 1, 0]
+                },
                 weighted: nth % 2 == 0,
                 wild: false,
                 seed: nth as u64 * 7 + 1,
@@ -394,7 +398,8 @@ fn a_pooled_row_with_concurrent_writers_has_whole_rows() {
         each.flat_map(f32::to_le_bytes).collect()
     };
     let mut mixed = 0;
-    for seed in 0..32_u64 {
+    // Sixteen seeds have every width with every length.
+    for seed in 0..if all_cases() { 32_u64 } else { 16 } {
         let width = Width::ALL[seed as usize % 4];
         let dim = [5, 40, 300, 600][seed as usize / 4 % 4];
         let mut options = small(width, Candidates::Two, 2);

@@ -94,6 +94,11 @@ pub fn registered() -> i32 {
     number_of(b"fakeRegistered")
 }
 
+/// Images of kernels that are loaded now.
+pub fn modules() -> i32 {
+    number_of(b"fakeModules")
+}
+
 /// The context that is current on this thread, null for none.
 pub fn current() -> sys::CUcontext {
     let mut context = std::ptr::null_mut();

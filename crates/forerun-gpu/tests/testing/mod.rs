@@ -70,6 +70,10 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "tests/kernels/table_server.cpp",
         ],
     ),
+    (
+        "hot_pool",
+        &["kernels/hot_pool.cu", "tests/kernels/hot_pool_server.cpp"],
+    ),
 ];
 
 /// Prints text even if the test harness captures a passing test's output.

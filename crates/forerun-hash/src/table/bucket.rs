@@ -152,6 +152,28 @@ impl Bucket {
         })
     }
 
+    /// [`Bucket::find`] in a bucket that no one writes.
+    ///
+    /// # Safety
+    /// No thread writes the bucket during the call.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(super) unsafe fn find_unshared<S: Simd>(&self, simd: S, identity: Identity) -> u32 {
+        // SAFETY: an atomic word has the layout of a word. The caller excludes writers, so the
+        // words do not change while they are borrowed as plain ones.
+        let slots = unsafe { &*std::ptr::from_ref(&self.slots).cast::<[u64; SLOTS]>() };
+        simd.eq_u64(&slots.map(|slot| slot & IDENTITY), identity.0)
+    }
+
+    /// The same for loom's atomics.
+    ///
+    /// # Safety
+    /// None is required.
+    #[cfg(loom)]
+    pub(super) unsafe fn find_unshared<S: Simd>(&self, simd: S, identity: Identity) -> u32 {
+        self.find(simd, identity)
+    }
+
     /// The value of a slot.
     #[inline(always)]
     pub(super) fn value(&self, slot: usize) -> u64 {

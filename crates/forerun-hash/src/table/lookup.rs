@@ -9,15 +9,17 @@
 //!
 //! Each step is a separate loop, short enough to keep its values in registers and without
 //! data-dependent branches. The misses of a block are processed once per block, by their bits. A
-//! table that fits the CPU's caches is searched in the same blocks, without prefetching.
+//! table that fits the CPU's caches is searched in the same blocks, without prefetching. In a
+//! frozen table, the same code checks no versions ([`Access`]).
 
 use std::hint::select_unpredictable;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::bucket::{Bucket, Identity, OverflowCounter, SLOTS, Side};
 use super::directory::{Directory, View, Views};
-use super::version::{Stamp, Version};
-use forerun_core::arch::{Scalar, Simd, WithSimd};
+use super::version::Access;
+use forerun_core::arch::{self, Scalar, Simd, WithSimd, dispatch};
 use forerun_core::hashing::Permutation;
 use forerun_core::sync::thread;
 
@@ -33,30 +35,30 @@ pub(super) struct Moved;
 
 /// A key whose home bucket is known.
 #[derive(Clone, Copy)]
-struct Key<'a> {
+struct Key<'a, A: Access> {
     hash: u64,
     bucket: &'a Bucket,
-    version: &'a Version,
+    version: A::Version<'a>,
     /// The version before the home bucket was read.
-    seen: Stamp,
+    seen: A::Moment,
 }
 
-impl<'a> Key<'a> {
+impl<'a, A: Access> Key<'a, A> {
     #[inline(always)]
-    fn new(view: View<'a>, hash: u64) -> Key<'a> {
+    fn new(view: View<'a>, hash: u64) -> Key<'a, A> {
         let bucket = view.bucket(view.geometry.home(hash));
         Key {
             hash,
             bucket,
-            version: view.version,
-            seen: Stamp::NEVER,
+            version: A::version(view.version),
+            seen: A::NEVER,
         }
     }
 
     /// Searches the home bucket.
     #[inline(always)]
     fn try_probe<S: Simd>(&self, simd: S) -> Result<Probe, Moved> {
-        self.validated(probe(simd, self.bucket, Identity::home(self.hash)))
+        self.validated(probe::<S, A>(simd, self.bucket, Identity::home(self.hash)))
     }
 
     /// Like `try_probe`, but looks the key up again if an entry moved during the lookup.
@@ -64,7 +66,7 @@ impl<'a> Key<'a> {
     fn probe<S: Simd>(&self, simd: S, view: impl FnOnce() -> View<'a>) -> Probe {
         match self.try_probe(simd) {
             Ok(probe) => probe,
-            Err(Moved) => find_again(view(), self.hash).into(),
+            Err(Moved) => find_again::<A>(view(), self.hash).into(),
         }
     }
 
@@ -88,7 +90,7 @@ impl<'a> Key<'a> {
     /// Searches the second bucket.
     #[inline(always)]
     fn try_probe_second<S: Simd>(&self, simd: S, bucket: &Bucket) -> Result<Probe, Moved> {
-        self.validated(probe(
+        self.validated(probe::<S, A>(
             simd,
             bucket,
             Identity::home(self.hash).on(Side::Second),
@@ -100,14 +102,14 @@ impl<'a> Key<'a> {
     fn probe_second<S: Simd>(&self, simd: S, view: View<'a>, bucket: &Bucket) -> Probe {
         match self.try_probe_second(simd, bucket) {
             Ok(probe) => probe,
-            Err(Moved) => find_again(view, self.hash).into(),
+            Err(Moved) => find_again::<A>(view, self.hash).into(),
         }
     }
 
     /// Returns what was read, if no entry has moved since before the home bucket was read.
     #[inline(always)]
     fn validated<T>(&self, read: T) -> Result<T, Moved> {
-        if self.version.validate(self.seen) {
+        if A::validate(self.version, self.seen) {
             Ok(read)
         } else {
             Err(Moved)
@@ -146,8 +148,14 @@ impl From<Option<u64>> for Probe {
 }
 
 #[inline(always)]
-fn probe<S: Simd>(simd: S, bucket: &Bucket, identity: Identity) -> Probe {
-    let mask = bucket.find(simd, identity);
+fn probe<S: Simd, A: Access>(simd: S, bucket: &Bucket, identity: Identity) -> Probe {
+    let mask = if A::IS_SHARED {
+        bucket.find(simd, identity)
+    } else {
+        // SAFETY: only `FrozenHashTable` looks up with access that is not shared. It owns the table
+        // and passes no reference to it on, so no thread writes a bucket.
+        unsafe { bucket.find_unshared(simd, identity) }
+    };
     // An empty mask has 32 trailing zeros and gives slot 0, whose value is then not used.
     let value = bucket.value(mask.trailing_zeros() as usize % SLOTS);
     Probe {
@@ -158,18 +166,18 @@ fn probe<S: Simd>(simd: S, bucket: &Bucket, identity: Identity) -> Probe {
 
 /// The value of a hash.
 #[inline(always)]
-pub(super) fn find(directory: &Directory, hash: u64) -> Option<u64> {
+pub(super) fn find<A: Access>(directory: &Directory, hash: u64) -> Option<u64> {
     let view = directory.views().of(hash);
-    match try_find(view, hash) {
+    match try_find::<A>(view, hash) {
         Ok(found) => found,
-        Err(Moved) => find_again(view, hash),
+        Err(Moved) => find_again::<A>(view, hash),
     }
 }
 
 #[inline(always)]
-pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
-    let mut key = Key::new(view, hash);
-    key.seen = key.version.begin_read();
+pub(super) fn try_find<A: Access>(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
+    let mut key = Key::<A>::new(view, hash);
+    key.seen = A::begin_read(key.version);
     let first = key.try_probe(Scalar::new())?;
     if first.is_hit {
         return Ok(Some(first.value));
@@ -182,26 +190,67 @@ pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> 
 }
 
 #[cold]
-fn find_again(view: View<'_>, hash: u64) -> Option<u64> {
+fn find_again<A: Access>(view: View<'_>, hash: u64) -> Option<u64> {
     loop {
         // The writer needs a few more nanoseconds, or much longer if it was descheduled.
         thread::yield_now();
-        if let Ok(found) = try_find(view, hash) {
+        if let Ok(found) = try_find::<A>(view, hash) {
             return found;
         }
     }
 }
 
-/// A batch: keys, and slices for their results.
-pub(super) struct Batch<'b> {
-    pub(super) directory: &'b Directory,
-    pub(super) permutation: Permutation,
-    pub(super) keys: &'b [u64],
-    pub(super) values: &'b mut [u64],
-    pub(super) found: &'b mut [bool],
+/// Looks up a batch as long as the shortest slice. `directory` is called for the directory to use,
+/// now and then. Returns the number of keys found.
+pub(super) fn find_batch<'d, A: Access>(
+    directory: impl Fn() -> &'d Directory,
+    permutation: Permutation,
+    keys: &[u64],
+    values: &mut [u64],
+    found: &mut [bool],
+) -> usize {
+    /// Keys per use of one directory, so that a long batch does not keep using segments that growth
+    /// has replaced.
+    const CHUNK: usize = 4096;
+    /// Fewer keys than this are looked up one by one: their waits then also overlap with those of
+    /// the next call, as they would not in blocks.
+    const BATCH_MIN: usize = 4;
+    let len = keys.len().min(values.len()).min(found.len());
+    let (keys, values, found) = (&keys[..len], &mut values[..len], &mut found[..len]);
+    if len < BATCH_MIN {
+        for ((&key, value), found) in keys.iter().zip(values).zip(&mut *found) {
+            let answer = find::<A>(directory(), permutation.hash(key));
+            *value = answer.unwrap_or(*value);
+            *found = answer.is_some();
+        }
+    } else {
+        let answers = values.chunks_mut(CHUNK).zip(found.chunks_mut(CHUNK));
+        for (keys, (values, found)) in keys.chunks(CHUNK).zip(answers) {
+            let batch = Batch {
+                directory: directory(),
+                permutation,
+                keys,
+                values,
+                found,
+                access: PhantomData::<A>,
+            };
+            dispatch(arch::isa(), batch);
+        }
+    }
+    found.iter().filter(|&&found| found).count()
 }
 
-impl WithSimd for Batch<'_> {
+/// A batch: keys, and slices for their results.
+struct Batch<'b, A> {
+    directory: &'b Directory,
+    permutation: Permutation,
+    keys: &'b [u64],
+    values: &'b mut [u64],
+    found: &'b mut [bool],
+    access: PhantomData<A>,
+}
+
+impl<A: Access> WithSimd for Batch<'_, A> {
     type Output = ();
 
     #[inline(always)]
@@ -217,16 +266,16 @@ impl WithSimd for Batch<'_> {
 }
 
 /// The keys of a block whose home buckets are being prefetched.
-struct HomeBlock<'a> {
+struct HomeBlock<'a, A: Access> {
     hashes: [MaybeUninit<u64>; BLOCK],
     buckets: [MaybeUninit<&'a Bucket>; BLOCK],
-    versions: [MaybeUninit<&'a Version>; BLOCK],
+    versions: [MaybeUninit<A::Version<'a>>; BLOCK],
     /// The first `len` of each are written.
     len: usize,
 }
 
-impl<'a> HomeBlock<'a> {
-    const NONE: HomeBlock<'a> = HomeBlock {
+impl<'a, A: Access> HomeBlock<'a, A> {
+    const NONE: HomeBlock<'a, A> = HomeBlock {
         hashes: [const { MaybeUninit::uninit() }; BLOCK],
         buckets: [const { MaybeUninit::uninit() }; BLOCK],
         versions: [const { MaybeUninit::uninit() }; BLOCK],
@@ -244,14 +293,14 @@ impl<'a> HomeBlock<'a> {
             bucket.prefetch();
             self.hashes[at].write(hash);
             self.buckets[at].write(bucket);
-            self.versions[at].write(view.version);
+            self.versions[at].write(A::version(view.version));
         }
         self.len = len;
     }
 
     /// The key at a position.
     #[inline(always)]
-    fn key(&self, at: usize) -> Key<'a> {
+    fn key(&self, at: usize) -> Key<'a, A> {
         // The compiler removes this branch in a loop over 0..len.
         assert!(at < self.len);
         // SAFETY: `fetch` wrote the first `len` of each.
@@ -260,7 +309,7 @@ impl<'a> HomeBlock<'a> {
                 hash: self.hashes[at].assume_init(),
                 bucket: self.buckets[at].assume_init(),
                 version: self.versions[at].assume_init(),
-                seen: Stamp::NEVER,
+                seen: A::NEVER,
             }
         }
     }
@@ -296,7 +345,7 @@ impl Missed {
     }
 }
 
-impl<'b> Batch<'b> {
+impl<'b, A: Access> Batch<'b, A> {
     /// Looks the keys up in a table of one segment that fits the CPU's caches.
     #[inline(always)]
     fn run_cached<S: Simd>(self, simd: S, view: View<'b>) {
@@ -311,8 +360,8 @@ impl<'b> Batch<'b> {
         for (keys, (values, found)) in keys.chunks(BLOCK).zip(answers) {
             // The version is read once per block. If it changes, the other keys of the block are
             // looked up one by one, which takes nanoseconds.
-            let seen = view.version.begin_read();
-            let key_of = |key| Key {
+            let seen = A::begin_read(A::version(view.version));
+            let key_of = |key| Key::<A> {
                 seen,
                 ..Key::new(view, permutation.hash(key))
             };
@@ -342,8 +391,8 @@ impl<'b> Batch<'b> {
             found,
             ..
         } = self;
-        let mut ring = [const { HomeBlock::NONE }; 2];
-        let mut seen = [Stamp::NEVER; BLOCK];
+        let mut ring = [const { HomeBlock::<A>::NONE }; 2];
+        let mut seen = [A::NEVER; BLOCK];
         let mut open = PendingKeys {
             keys: [const { MaybeUninit::uninit() }; BLOCK],
             len: 0,
@@ -362,7 +411,7 @@ impl<'b> Batch<'b> {
             let (values_here, found_here) = (&mut values[answers.clone()], &mut found[answers]);
             for at in 0..places.len {
                 let mut key = places.key(at);
-                key.seen = key.version.begin_read();
+                key.seen = A::begin_read(key.version);
                 seen[at] = key.seen;
                 let probe = key.probe(simd, || views.of(key.hash));
                 probe.answer(&mut values_here[at], &mut found_here[at]);
@@ -387,16 +436,16 @@ impl<'b> Batch<'b> {
 }
 
 /// The keys of a block that may be in their second buckets, with their positions in the batch.
-struct PendingKeys<'a> {
+struct PendingKeys<'a, A: Access> {
     /// The first `len` are written.
-    keys: [MaybeUninit<(u32, Key<'a>)>; BLOCK],
+    keys: [MaybeUninit<(u32, Key<'a, A>)>; BLOCK],
     len: usize,
 }
 
-impl<'a> PendingKeys<'a> {
+impl<'a, A: Access> PendingKeys<'a, A> {
     /// Adds a key. A block has no more keys than there are entries here.
     #[inline(always)]
-    fn push(&mut self, at: usize, key: Key<'a>) {
+    fn push(&mut self, at: usize, key: Key<'a, A>) {
         self.keys[self.len].write((at as u32, key));
         self.len += 1;
     }

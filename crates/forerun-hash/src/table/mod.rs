@@ -9,6 +9,7 @@
 //!   place.rs      hash <-> buckets and remainder             segment/path.rs  frees slots by moving entries
 //!   segment.rs    buckets, versions, the writers' lock       directory.rs segments by prefix
 //!   lookup.rs     single keys and batches                    grow.rs      larger segments, smaller tables
+//!   frozen.rs     tables that are only read
 //! ```
 //!
 //! The cost of a lookup in memory is the number of its cache lines, so the key, the value and
@@ -23,6 +24,7 @@
 
 mod bucket;
 mod directory;
+mod frozen;
 mod grow;
 mod iter;
 mod lookup;
@@ -30,21 +32,21 @@ mod place;
 mod segment;
 mod version;
 
+pub use frozen::FrozenHashTable;
 pub use iter::HashTableIter;
 
 use crossbeam_epoch::{Atomic, unprotected};
 use directory::Directory;
-use forerun_core::arch::{self, dispatch};
 use forerun_core::hashing::Permutation;
 use forerun_core::sync::Mutex;
 use forerun_core::{
     Pages, RegionError,
     epoch::{self, Collector},
 };
-use lookup::Batch;
 use segment::LockedSegment;
 use std::fmt;
 use std::sync::atomic::Ordering;
+use version::Shared;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -293,16 +295,10 @@ impl HashTable {
     /// # Errors
     /// See [`HashTable::insert`]. The entries before the failing one have been inserted.
     pub fn insert_batch(&self, keys: &[u64], values: &[u64]) -> Result<usize, Error> {
-        /// How many entries ahead buckets are prefetched.
-        const AHEAD: usize = 8;
         let guard = self.pin_epoch();
         let mut added = 0;
         for (at, (&key, &value)) in keys.iter().zip(values).enumerate() {
-            if let Some(&next) = keys.get(at + AHEAD) {
-                let hash = self.permutation.hash(next);
-                let view = self.directory(&guard).views().of(hash);
-                view.bucket(view.geometry.home(hash)).prefetch();
-            }
+            self.prefetch_ahead(keys, at, &guard);
             let hash = self.permutation.hash(key);
             self.upsert_hash(
                 hash,
@@ -318,13 +314,32 @@ impl HashTable {
 
     /// Removes a key and returns its value, if it was present.
     pub fn remove(&self, key: u64) -> Option<u64> {
-        let hash = self.permutation.hash(key);
+        self.remove_hash(self.permutation.hash(key), &self.pin_epoch())
+    }
+
+    /// Removes many keys, and prefetches their buckets. Returns the number of keys that were
+    /// present. A key that repeats is present once.
+    ///
+    /// ```
+    /// use forerun_hash::HashTable;
+    ///
+    /// let table = HashTable::new()?;
+    /// table.insert_batch(&[1, 2, 3], &[10, 20, 30])?;
+    /// assert_eq!(table.remove_batch(&[3, 4, 3, 1]), 2);
+    /// assert_eq!(table.len(), 1);
+    /// # Ok::<(), forerun_hash::Error>(())
+    /// ```
+    pub fn remove_batch(&self, keys: &[u64]) -> usize {
         let guard = self.pin_epoch();
-        let mut locked = self.lock(hash, &guard);
-        let slot_ref = locked.find(hash)?;
-        let value = locked.value(slot_ref);
-        locked.remove(slot_ref);
-        Some(value)
+        let mut removed = 0;
+        for (at, &key) in keys.iter().enumerate() {
+            self.prefetch_ahead(keys, at, &guard);
+            removed += usize::from(
+                self.remove_hash(self.permutation.hash(key), &guard)
+                    .is_some(),
+            );
+        }
+        removed
     }
 
     /// Removes all entries and keeps the memory.
@@ -394,6 +409,25 @@ impl HashTable {
         self.collector
             .as_ref()
             .map_or_else(epoch::pin, Collector::pin)
+    }
+
+    /// Prefetches the home bucket of a key that a batch of writes reaches some keys after `at`.
+    #[inline(always)]
+    fn prefetch_ahead(&self, keys: &[u64], at: usize, guard: &crossbeam_epoch::Guard) {
+        const AHEAD: usize = 8;
+        if let Some(&next) = keys.get(at + AHEAD) {
+            let hash = self.permutation.hash(next);
+            let view = self.directory(guard).views().of(hash);
+            view.bucket(view.geometry.home(hash)).prefetch();
+        }
+    }
+
+    fn remove_hash(&self, hash: u64, guard: &crossbeam_epoch::Guard) -> Option<u64> {
+        let mut locked = self.lock(hash, guard);
+        let slot_ref = locked.find(hash)?;
+        let value = locked.value(slot_ref);
+        locked.remove(slot_ref);
+        Some(value)
     }
 
     fn upsert_hash(
@@ -470,42 +504,15 @@ impl HashTableGuard<'_> {
     /// See [`HashTable::get`].
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
-        lookup::find(
-            self.table.directory(&self.guard),
-            self.table.permutation.hash(key),
-        )
+        let table = self.table;
+        lookup::find::<Shared>(table.directory(&self.guard), table.permutation.hash(key))
     }
 
     /// See [`HashTable::find`].
     pub fn find(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
-        /// Keys per use of one directory, so that a long batch does not keep using segments that
-        /// growth has replaced.
-        const CHUNK: usize = 4096;
-        /// Fewer keys than this are looked up one by one: their waits then also overlap with those
-        /// of the next call, as they would not in blocks.
-        const BATCH_MIN: usize = 4;
-        let len = keys.len().min(values.len()).min(found.len());
-        if len < BATCH_MIN {
-            let answers = values.iter_mut().zip(&mut found[..len]);
-            for (&key, (value, found)) in keys.iter().zip(answers) {
-                let answer = self.get(key);
-                *value = answer.unwrap_or(*value);
-                *found = answer.is_some();
-            }
-            return found[..len].iter().filter(|&&found| found).count();
-        }
-        for start in (0..len).step_by(CHUNK) {
-            let chunk = start..len.min(start + CHUNK);
-            let batch = Batch {
-                directory: self.table.directory(&self.guard),
-                permutation: self.table.permutation,
-                keys: &keys[chunk.clone()],
-                values: &mut values[chunk.clone()],
-                found: &mut found[chunk],
-            };
-            dispatch(arch::isa(), batch);
-        }
-        found[..len].iter().filter(|&&found| found).count()
+        let directory = || self.table.directory(&self.guard);
+        let permutation = self.table.permutation;
+        lookup::find_batch::<Shared>(directory, permutation, keys, values, found)
     }
 }
 

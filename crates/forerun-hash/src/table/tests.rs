@@ -64,6 +64,11 @@ fn batches_of_every_length_agree_with_single_lookups_with_and_without_prefetchin
             table.insert(key, key + 1).unwrap();
         }
         let present = table.len() as u64;
+        let frozen = self::table(entries);
+        for key in 0..present {
+            frozen.insert(key, key + 1).unwrap();
+        }
+        let frozen = frozen.freeze();
         let lens = (0..=200).chain([255, 256, 257, 1000, 5000]);
         for (nth, len) in lens.enumerate() {
             // Batches of present keys, of absent keys, and of both in alternation.
@@ -74,6 +79,9 @@ fn batches_of_every_length_agree_with_single_lookups_with_and_without_prefetchin
             let (mut values, mut found) = (vec![7; len], vec![nth % 2 == 0; len]);
             let hits = table.find(&keys, &mut values, &mut found);
             assert_eq!(hits, found.iter().filter(|&&found| found).count());
+            let (mut same_values, mut same_found) = (vec![7; len], vec![nth % 3 == 0; len]);
+            assert_eq!(frozen.find(&keys, &mut same_values, &mut same_found), hits);
+            assert_eq!((&same_values, &same_found), (&values, &found));
             for (at, &key) in keys.iter().enumerate() {
                 let value = table.get(key);
                 assert_eq!(value, (key < present).then_some(key + 1));

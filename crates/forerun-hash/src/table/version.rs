@@ -8,6 +8,8 @@
 //! Each segment has a version counter: a sequence lock of 64 bits, which does not wrap. A writer
 //! increments it before and after it frees a slot or moves an entry. Adding an entry without a move
 //! and changing a value do not increment it, so readers then never retry.
+//!
+//! A frozen table has no writer, so its readers skip all that ([`Access`]).
 
 use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
@@ -51,5 +53,73 @@ impl Version {
         change();
         // Release: a reader that sees the even number also sees all moves made under the odd one.
         self.0.store(now + 2, Ordering::Release);
+    }
+}
+
+/// How a lookup reads a segment, and whether it must check that no entry moved meanwhile.
+pub(super) trait Access: Copy + 'static {
+    /// What tells of moves.
+    type Version<'a>: Copy;
+    /// A moment before a read.
+    type Moment: Copy;
+    /// A moment after which no read is valid.
+    const NEVER: Self::Moment;
+    /// Whether slots may be written while they are read.
+    const IS_SHARED: bool;
+
+    fn version(version: &Version) -> Self::Version<'_>;
+
+    /// See [`Version::begin_read`].
+    fn begin_read(version: Self::Version<'_>) -> Self::Moment;
+
+    /// See [`Version::validate`].
+    fn validate(version: Self::Version<'_>, seen: Self::Moment) -> bool;
+}
+
+/// Access beside writers.
+#[derive(Clone, Copy)]
+pub(super) struct Shared;
+
+impl Access for Shared {
+    type Version<'a> = &'a Version;
+    type Moment = Stamp;
+    const NEVER: Stamp = Stamp::NEVER;
+    const IS_SHARED: bool = true;
+
+    #[inline(always)]
+    fn version(version: &Version) -> &Version {
+        version
+    }
+
+    #[inline(always)]
+    fn begin_read(version: &Version) -> Stamp {
+        version.begin_read()
+    }
+
+    #[inline(always)]
+    fn validate(version: &Version, seen: Stamp) -> bool {
+        version.validate(seen)
+    }
+}
+
+/// Access to a table that no one can write: there is nothing to check.
+#[derive(Clone, Copy)]
+pub(super) struct Frozen;
+
+impl Access for Frozen {
+    type Version<'a> = ();
+    type Moment = ();
+    const NEVER: () = ();
+    const IS_SHARED: bool = false;
+
+    #[inline(always)]
+    fn version(_: &Version) {}
+
+    #[inline(always)]
+    fn begin_read((): ()) {}
+
+    #[inline(always)]
+    fn validate((): (), (): ()) -> bool {
+        true
     }
 }

@@ -16,6 +16,7 @@
 
 mod command;
 mod connection;
+mod draw;
 mod history;
 mod history_file;
 mod memcached;

@@ -454,7 +454,7 @@ mod tests {
             .register_listener(&mut listener, 0)
             .expect("it is simulated");
         let socket = net
-            .connect(false, false, client.capacities, client.style)
+            .connect(false, Protocol::Memcached, client.capacities, client.style)
             .expect("a listener");
         let (mut accepted, _) = listener.accept().expect("a client waits");
         worker.register(&mut accepted, 0).expect("it is simulated");

@@ -2,23 +2,40 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use forerun_cache::names_keyspace;
 
 use super::KEY_BYTES_MAX;
 
 /// Space for a decoded key.
-pub(crate) type DecodedKey = [u8; KEY_BYTES_MAX];
+#[derive(Debug)]
+pub(crate) struct DecodedKey {
+    bytes: [u8; KEY_BYTES_MAX],
+    has_keyspaces: bool,
+}
+
+impl DecodedKey {
+    /// Space for a key of a cache. If it has several keyspaces, no key may name one.
+    pub(crate) fn new(has_keyspaces: bool) -> DecodedKey {
+        DecodedKey {
+            bytes: [0; KEY_BYTES_MAX],
+            has_keyspaces,
+        }
+    }
+}
 
 /// Decodes a base64 key of at most [`KEY_BYTES_MAX`] bytes into `decoded`. Returns `None` if it is
-/// invalid or empty.
+/// invalid, empty, or that of another keyspace.
 pub(crate) fn decode<'a>(key: &[u8], decoded: &'a mut DecodedKey) -> Option<&'a [u8]> {
     // The decoder needs space for whole groups of three bytes.
     let mut buffer = [0; KEY_BYTES_MAX + 2];
     let count = STANDARD.decode_slice(key, &mut buffer).ok()?;
-    if count == 0 || count > KEY_BYTES_MAX {
+    let key = &buffer[..count];
+    if !(1..=KEY_BYTES_MAX).contains(&count) || decoded.has_keyspaces && names_keyspace(key) {
         return None;
     }
-    decoded[..count].copy_from_slice(&buffer[..count]);
-    Some(&decoded[..count])
+    let place = &mut decoded.bytes[..count];
+    place.copy_from_slice(key);
+    Some(place)
 }
 
 /// Appends ` k` and the key. Appends a binary key in base64, with the flag that marks it.
@@ -48,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_binary_key_comes_back_as_it_was_sent() {
-        let mut decoded = [0; KEY_BYTES_MAX];
+        let mut decoded = DecodedKey::new(false);
         let key = decode(b"44OG44K544OI", &mut decoded).expect("valid base64");
         assert_eq!(key, "テスト".as_bytes());
         let mut out = Vec::new();
@@ -58,7 +75,7 @@ mod tests {
 
     #[test]
     fn invalid_and_empty_base64_keys_are_refused() {
-        let mut decoded = [0; KEY_BYTES_MAX];
+        let mut decoded = DecodedKey::new(false);
         for bad in [&b""[..], b"a", b"ab", b"a$==", b"44OG44K544O"] {
             assert_eq!(decode(bad, &mut decoded), None, "{}", bad.escape_ascii());
         }

@@ -73,6 +73,17 @@ impl Arguments {
         slices.extend(self.iter());
     }
 
+    /// Empties the arguments for later ones. Keeps at most so many bytes of memory.
+    pub(crate) fn recycled(mut self, kept_bytes: usize) -> Arguments {
+        if self.memory_bytes() > kept_bytes {
+            return Arguments::default();
+        }
+        self.bytes.clear();
+        self.ends.clear();
+        self.large = None;
+        self
+    }
+
     /// Memory that the arguments take, with the slices of them while they are executed, and without
     /// a large value, whose memory is the cache's.
     pub(crate) fn memory_bytes(&self) -> usize {

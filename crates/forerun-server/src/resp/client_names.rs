@@ -23,6 +23,8 @@ pub(crate) struct ClientName {
     pub(crate) user: Vec<u8>,
     /// The version of the protocol; 0 until the client has sent a command.
     pub(crate) protocol: i64,
+    /// The number of the database.
+    pub(crate) database: u16,
 }
 
 /// The clients that speak RESP, by the number of their connection.

@@ -11,11 +11,14 @@ pub(crate) enum Command {
     Delifeq, Discard, Echo, Eval, Evalsha, Exec, Exists, Expire, Expireat, Expiretime, Flushall,
     Flushdb, Function, Get, Getdel, Getex, Getrange, Getset, Hdel, Hello, Hexists, Hget, Hgetall,
     Hincrby, Hincrbyfloat, Hkeys, Hlen, Hmget, Hmset, Hscan, Hset, Hsetnx, Hstrlen, Hvals, Incr,
-    Incrby, Incrbyfloat, Info, Keys, Latency, Memory, Mget, Mset, Msetnx, Multi, Object, Persist,
-    Pexpire, Pexpireat, Pexpiretime, Ping, Psetex, Pttl, Quit, Randomkey, Readonly, Readwrite,
-    Rename, Renamenx, Reset, Role, Scan, Script, Select, Set, Setex, Setnx, Setrange, Slowlog,
-    Strlen, Substr, Time, Touch, Ttl, Type, Unlink, Unwatch, Watch,
+    Incrby, Incrbyfloat, Info, Keys, Latency, Memory, Mget, Move, Mset, Msetex, Msetnx, Multi,
+    Object, Persist, Pexpire, Pexpireat, Pexpiretime, Ping, Psetex, Pttl, Quit, Randomkey, Readonly,
+    Readwrite, Rename, Renamenx, Reset, Role, Scan, Script, Select, Set, Setex, Setnx, Setrange,
+    Slowlog, Strlen, Substr, Time, Touch, Ttl, Type, Unlink, Unwatch, Watch,
 }
+
+/// The number of commands.
+pub(crate) const COMMANDS_LEN: usize = Command::Watch as usize + 1;
 
 /// Which arguments of a command are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(crate) enum Keys {
     At(i64, i64, i64),
     /// As many as the second argument says, behind it.
     Counted,
+    /// The first ones of as many pairs as the first argument says, behind it.
+    CountedPairs,
 }
 
 /// A property of commands.
@@ -123,6 +128,11 @@ impl Spec {
             Keys::None => return Vec::new(),
             Keys::At(first, last, step) if last >= 0 => (first, last, step),
             Keys::At(first, last, step) => (first, arguments.len() as i64 + last, step),
+            Keys::CountedPairs => {
+                let count = arguments.get(1).and_then(|count| parse_i64(count));
+                let count = count.unwrap_or(0).clamp(0, arguments.len() as i64);
+                (2, 2 * count, 2)
+            }
             Keys::Counted => {
                 let count = arguments.get(2).and_then(|count| parse_i64(count));
                 let count = count.unwrap_or(0).clamp(0, arguments.len() as i64);

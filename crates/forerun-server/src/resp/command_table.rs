@@ -135,6 +135,8 @@ mod tests {
         assert_eq!(keys("mget a b c"), "a b c");
         assert_eq!(keys("mset a 1 b 2"), "a b");
         assert_eq!(keys("copy a b replace"), "a b");
+        assert_eq!(keys("msetex 2 a 1 b 2 ex 10"), "a b");
+        assert_eq!(keys("msetex 9 a 1 b"), "a b");
         assert_eq!(keys("eval script 2 a b c"), "a b");
         assert_eq!(keys("eval script 9 a b"), "a b");
         assert_eq!(keys("eval script x a b"), "");

@@ -12,6 +12,8 @@ pub(crate) const DISCARD_WITHOUT_MULTI: &str = "ERR DISCARD without MULTI";
 pub(crate) const EXEC_ABORT: &str = "EXECABORT Transaction discarded because of previous errors.";
 pub(crate) const EXEC_COUNT: &str =
     "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
+pub(crate) const EXEC_TOO_LARGE: &str =
+    "EXECABORT Transaction discarded because it goes over too many bytes of items.";
 pub(crate) const EXEC_WITHOUT_MULTI: &str = "ERR EXEC without MULTI";
 pub(crate) const EXPIRE_GT_LT: &str = "ERR GT and LT options at the same time are not compatible";
 pub(crate) const EXPIRE_NX: &str =
@@ -39,6 +41,7 @@ pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(crate) const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub(crate) const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const NOT_IN_MULTI: &str = "ERR Command not allowed inside a transaction";
+pub(crate) const NUMKEYS_INVALID: &str = "ERR invalid numkeys value";
 pub(crate) const NUMKEYS_NEGATIVE: &str = "ERR Number of keys can't be negative";
 pub(crate) const NUMKEYS_TOO_MANY: &str = "ERR Number of keys can't be greater than number of args";
 pub(crate) const OFFSET_RANGE: &str = "ERR offset is out of range";
@@ -54,6 +57,8 @@ pub(crate) const SLOWLOG_COUNT: &str = "ERR count should be greater than or equa
 pub(crate) const STRING_TOO_LARGE: &str =
     "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
+pub(crate) const TOO_MANY_ARGUMENTS: &str =
+    "ERR too many arguments for a command during which others wait";
 pub(crate) const WATCH_IN_MULTI: &str = "ERR WATCH inside MULTI is not allowed";
 pub(crate) const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 pub(crate) const WRONG_TYPE: &str =

@@ -6,7 +6,7 @@
 //!   └───────────┴───────┴───────────┴───────┴───────────┴ …
 //! ```
 //!
-//! A hash has as many bytes as an item may have, so a search reads it from the front. A change
+//! A hash has at most [`HASH_BYTES_MAX`], so a search reads it from the front. A change
 //! writes it again. Both read it once: if they are about many fields, they index these first, so
 //! that the time is not the product of both numbers.
 
@@ -14,6 +14,9 @@ use std::collections::HashMap;
 
 /// With more fields than this, a search builds an index.
 const LINEAR_FIELDS_MAX: usize = 8;
+
+/// The most bytes of a hash. A command reads and writes all of it, within one turn of its worker.
+pub(crate) const HASH_BYTES_MAX: usize = 4 << 20;
 
 /// The least bytes of a field and its value beside their own.
 pub(crate) const PAIR_OVERHEAD_BYTES: usize = 2;

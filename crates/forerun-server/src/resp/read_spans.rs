@@ -11,6 +11,7 @@
 
 use forerun_cache::Item;
 
+use super::arguments::Arguments;
 use super::command_spec::Command;
 
 /// How to answer a part of a batch.
@@ -29,14 +30,35 @@ pub(crate) enum Answer {
         answered: usize,
         count: usize,
     },
-    /// How many of the next keys exist.
-    Count(usize),
-    /// A part of the next key's string.
-    Range { start: i64, end: i64 },
+    /// How many of the next keys exist, by `EXISTS` or `TOUCH`.
+    Count(Command, usize),
+    /// A part of the next key's string, by `GETRANGE` or `SUBSTR`.
+    Range {
+        command: Command,
+        start: i64,
+        end: i64,
+    },
     /// No key.
     Pong,
-    /// The next field, without a key.
-    Echo,
+    /// The next field, without a key, by `ECHO` or `PING`.
+    Echo(Command),
+}
+
+impl Answer {
+    /// The command that is answered.
+    #[inline]
+    pub(crate) fn command(self) -> Command {
+        match self {
+            Answer::Key(command)
+            | Answer::Field(command)
+            | Answer::Count(command, _)
+            | Answer::Range { command, .. }
+            | Answer::Echo(command) => command,
+            Answer::Fields(_) => Command::Hmget,
+            Answer::Strings { .. } => Command::Mget,
+            Answer::Pong => Command::Ping,
+        }
+    }
 }
 
 /// A part of a batch.
@@ -55,4 +77,6 @@ pub(crate) struct RespScratch {
     pub(crate) arguments: Vec<&'static [u8]>,
     pub(crate) spans: Vec<Span>,
     pub(crate) items: Vec<Option<Item<'static>>>,
+    /// The keys of a database that the cache does not have under the keys themselves.
+    pub(crate) stored_keys: Arguments,
 }

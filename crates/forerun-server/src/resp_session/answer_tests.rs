@@ -1,6 +1,6 @@
 //! Commands and the bytes of their answers, which are those of Redis and Valkey.
 
-use super::test_client::{TestClient, converse};
+use super::test_client::{TestClient, converse, request};
 
 #[test]
 fn strings() {
@@ -361,4 +361,95 @@ fn a_scan_finds_every_key_on_any_connection() {
     }
     let all = client.ask("KEYS *");
     assert!(all.starts_with("*5000\r\n"), "{}", &all[..9]);
+}
+
+#[test]
+fn msetex_sets_all_pairs_or_none() {
+    let mut client = TestClient::new();
+    converse(
+        &mut client,
+        &[
+            ("MSETEX 2 a 1 b 2 PX 50000", ":1"),
+            ("PTTL b", ":50000"),
+            ("MSETEX 2 b 3 c 3 NX EX 10", ":0"),
+            ("MSETEX 2 b 3 c 3 XX EX 10", ":0"),
+            ("MGET a b c", "*3|$1|1|$1|2|$-1"),
+            ("MSETEX 2 a 4 b 4 keepttl XX", ":1"),
+            ("PTTL b", ":50000"),
+            ("GET b", "$1|4"),
+            ("MSETEX 1 a 5", ":1"),
+            ("PTTL a", ":-1"),
+            ("MSETEX 2 c 1 c 2 nx", ":1"),
+            ("GET c", "$1|2"),
+            (
+                "MSETEX 1 a 1 PX 0",
+                "-ERR invalid expire time in 'msetex' command",
+            ),
+            (
+                "MSETEX 1 a 1 PX x",
+                "-ERR value is not an integer or out of range",
+            ),
+            ("MSETEX 0 a 1", "-ERR invalid numkeys value"),
+            ("MSETEX x a 1", "-ERR invalid numkeys value"),
+            ("MSETEX 2147483648 a 1", "-ERR invalid numkeys value"),
+            (
+                "MSETEX 2147483647 a 1 EX 1",
+                "-ERR wrong number of key-value pairs",
+            ),
+            ("MSETEX 2 a 1 b", "-ERR wrong number of key-value pairs"),
+            ("MSETEX 1 a 1 NX XX", "-ERR syntax error"),
+            ("MSETEX 1 a 1 GET", "-ERR syntax error"),
+            ("MSETEX 1 a 1 IFEQ 5", "-ERR syntax error"),
+            ("MSETEX 1 a 1 EX 5 PX 5", "-ERR syntax error"),
+            (
+                "MSETEX 1 a",
+                "-ERR wrong number of arguments for 'msetex' command",
+            ),
+            ("GET a", "$1|5"),
+        ],
+    );
+}
+
+#[test]
+fn info_counts_the_calls_of_each_command() {
+    let mut client = TestClient::new();
+    client.send(&request(&[b"GET", b"a"]).repeat(50));
+    for line in [
+        "SET a x", "INCR a", "INCR a b", "HGET a f", "HGETALL", "FOO", "MULTI", "GET a",
+    ] {
+        client.ask(line);
+    }
+    client.ask("INCR a");
+    client.ask("EXEC");
+    let info = client.ask("INFO commandstats");
+    let counts = |name: &str| {
+        let front = format!("\r\ncmdstat_{name}:calls=");
+        let line = info.split(&front).nth(1)?.split("\r\n").next()?;
+        let (calls, rest) = line.split_once(",usec=")?;
+        let (_, rest) = rest.split_once(",usec_per_call=")?;
+        let (_, rest) = rest.split_once(",rejected_calls=")?;
+        Some(format!("{calls} {}", rest.replace(",failed_calls=", " ")))
+    };
+    for (name, expected) in [
+        ("get", Some("51 0 0")),
+        ("set", Some("1 0 0")),
+        ("incr", Some("2 1 2")),
+        ("hget", Some("1 0 1")),
+        ("hgetall", Some("0 1 0")),
+        ("multi", Some("1 0 0")),
+        ("exec", Some("1 0 0")),
+        ("del", None),
+    ] {
+        assert_eq!(counts(name).as_deref(), expected, "{name}: {info}");
+    }
+    assert!(client.ask("INFO all").contains("cmdstat_get:"));
+    assert!(!client.ask("INFO").contains("cmdstat_"));
+    client.ask("CONFIG RESETSTAT");
+    let info = client.ask("INFO commandstats");
+    assert!(
+        info.contains("cmdstat_config:calls=1,") && !info.contains("cmdstat_get:"),
+        "{info}"
+    );
+    let memory = client.ask("INFO memory");
+    assert!(memory.contains("\r\nused_memory_peak:") && memory.contains("peak_human:"));
 }

@@ -1,6 +1,10 @@
 //! A command that is being executed: its arguments, and where its reply goes.
 
-use forerun_cache::{Cache, ComputeOp, ComputeResult, Item, ItemKind, SharedValue, StoreResult};
+use std::borrow::Cow;
+
+use forerun_cache::{
+    Cache, ComputeOp, ComputeResult, Item, ItemKind, Keyspace, SharedValue, StoreResult,
+};
 
 use crate::resp::arguments::LargeArgument;
 use crate::resp::command_list::SUBCOMMANDS;
@@ -20,6 +24,8 @@ pub(super) type Refusal = &'static str;
 pub(super) struct Call<'a, 'c> {
     pub(super) context: &'a mut CommandContext<'c>,
     pub(super) protocol: RespVersion,
+    /// The client's database.
+    pub(super) keyspace: Keyspace,
     pub(super) spec: &'static Spec,
     /// The command's name and its arguments.
     pub(super) arguments: &'a [&'a [u8]],
@@ -81,14 +87,40 @@ impl<'a, 'c> Call<'a, 'c> {
         parse_i64(self.argument(index)).ok_or(texts::NOT_INTEGER)
     }
 
+    /// The database whose number is an argument.
+    ///
+    /// # Errors
+    /// It is no number, or there is no such database.
+    pub(super) fn database(&self, index: usize) -> Result<Keyspace, Refusal> {
+        let number = u16::try_from(self.integer(index)?).ok();
+        let keyspace = number.and_then(|number| self.context.cache.keyspace(number));
+        keyspace.ok_or(texts::DB_INDEX)
+    }
+
     /// Whether an argument is this word, in any case.
     pub(super) fn is_word(&self, index: usize, word: &str) -> bool {
         self.argument(index).eq_ignore_ascii_case(word.as_bytes())
     }
 
-    /// The cache, for a command that writes the item of `key`.
-    pub(super) fn cache_for_write(&self, key: &[u8]) -> &'c Cache {
-        self.context.cache_for_write(key)
+    /// The key under which the cache has the item of a key of the client's database.
+    #[inline]
+    pub(super) fn stored_key<'k>(&self, key: &'k [u8]) -> Cow<'k, [u8]> {
+        self.keyspace.stored_key(key)
+    }
+
+    /// Prefetches what writes of these keys need.
+    pub(super) fn prefetch(&self, keys: &[&[u8]]) {
+        if self.keyspace.number() == 0 {
+            return self.context.prefetch(keys);
+        }
+        let stored: Vec<_> = keys.iter().map(|key| self.stored_key(key)).collect();
+        let stored: Vec<&[u8]> = stored.iter().map(|key| &**key).collect();
+        self.context.prefetch(&stored);
+    }
+
+    /// The cache, for a command that writes the item of a stored key.
+    pub(super) fn cache_for_write(&self, stored_key: &[u8]) -> &'c Cache {
+        self.context.cache_for_write(stored_key)
     }
 
     /// The buffer for the reply.
@@ -192,6 +224,18 @@ impl<'a, 'c> Call<'a, 'c> {
     pub(super) fn update<'v, R>(
         &mut self,
         key: &[u8],
+        decide: impl FnMut(Option<&Item<'_>>) -> Result<(ComputeOp<'v>, R), Refusal>,
+    ) -> Result<R, Refusal> {
+        self.update_stored(&self.keyspace.stored_key(key), decide)
+    }
+
+    /// The same for a key under which the cache has an item, of any database.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    pub(super) fn update_stored<'v, R>(
+        &mut self,
+        key: &[u8],
         mut decide: impl FnMut(Option<&Item<'_>>) -> Result<(ComputeOp<'v>, R), Refusal>,
     ) -> Result<R, Refusal> {
         let mut decided = Err(texts::OUT_OF_MEMORY);
@@ -234,7 +278,8 @@ impl<'a, 'c> Call<'a, 'c> {
         decided
     }
 
-    /// The refusal after a store that the cache has refused for another reason than its condition.
+    /// The refusal after a store under a stored key that the cache has refused for another reason
+    /// than its condition.
     ///
     /// # Errors
     /// The refusal.

@@ -169,9 +169,10 @@ impl Line {
         let idle_s = if idle_s.is_empty() { "0" } else { idle_s };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         format!(
-            "id={number} addr={address} laddr={listener} name={} idle={idle_s} flags=N db=0 sub=0 \
+            "id={number} addr={address} laddr={listener} name={} idle={idle_s} flags=N db={} sub=0 \
              psub=0 user={} lib-name={} lib-ver={} resp={}\n",
             text(&client.name),
+            client.database,
             text(&client.user),
             text(&client.library),
             text(&client.library_version),

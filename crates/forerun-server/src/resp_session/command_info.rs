@@ -160,7 +160,7 @@ fn push_entry(spec: &Spec, protocol: RespVersion, out: &mut Vec<u8>) {
     names(out, &flags);
     let (first, last, step) = match spec.keys {
         Keys::At(first, last, step) => (first, last, step),
-        Keys::None | Keys::Counted => (0, 0, 0),
+        Keys::None | Keys::Counted | Keys::CountedPairs => (0, 0, 0),
     };
     for number in [first, last, step] {
         reply::push_integer(out, number);

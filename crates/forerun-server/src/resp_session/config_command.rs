@@ -33,7 +33,7 @@ fn settings(shared: &Shared) -> Vec<(&'static str, String)> {
         ("bind", reported.interfaces.clone()),
         ("tcp-backlog", reported.listen_backlog.to_string()),
         ("io-threads", reported.threads.to_string()),
-        ("databases", "1".to_owned()),
+        ("databases", cache.options().keyspaces.to_string()),
         ("save", String::new()),
         ("appendonly", "no".to_owned()),
         ("replica-read-only", "yes".to_owned()),

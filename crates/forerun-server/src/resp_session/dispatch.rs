@@ -15,6 +15,7 @@ impl Call<'_, '_> {
             Command::Setex | Command::Psetex => self.answer(Call::setex),
             Command::Getset => self.answer(Call::getset),
             Command::Mset => self.answer(Call::mset),
+            Command::Msetex => self.answer(Call::msetex),
             Command::Msetnx => self.answer(Call::msetnx),
             Command::Append => self.answer(Call::append),
             Command::Setrange => self.answer(Call::setrange),
@@ -32,9 +33,10 @@ impl Call<'_, '_> {
             Command::Del | Command::Unlink => self.del(),
             Command::Rename | Command::Renamenx => self.answer(Call::rename),
             Command::Copy => self.answer(Call::copy),
-            Command::Flushall | Command::Flushdb => self.answer(Call::flush),
+            // One that takes steps belongs to the session.
+            Command::Flushall | Command::Flushdb => self.answer(Call::flush_all),
+            Command::Move => self.answer(Call::move_key),
             Command::Dbsize => self.dbsize(),
-            Command::Randomkey => self.answer(Call::random_key),
             Command::Scan => self.answer(Call::scan),
             Command::Object => self.object(),
             Command::Memory => self.memory(),
@@ -54,7 +56,6 @@ impl Call<'_, '_> {
             Command::Role => self.role(),
             Command::Slowlog => self.slowlog(),
             Command::Latency => self.latency(),
-            Command::Select => self.answer(Call::select),
             Command::Readonly | Command::Readwrite => self.ok(),
             Command::Cluster | Command::Asking => self.error(texts::CLUSTER_DISABLED),
             Command::Ping => self.error(texts::wrong_count(self.spec.name)),
@@ -89,19 +90,12 @@ impl Call<'_, '_> {
             | Command::Keys
             | Command::Multi
             | Command::Quit
+            | Command::Randomkey
             | Command::Reset
+            | Command::Select
             | Command::Unwatch
             | Command::Watch => self.error(texts::SYNTAX),
         }
-    }
-
-    /// `SELECT`: there is one database.
-    fn select(&mut self) -> Result<(), super::call::Refusal> {
-        match self.integer(1)? {
-            0 => self.ok(),
-            _ => return Err(texts::DB_INDEX),
-        }
-        Ok(())
     }
 
     /// `FUNCTION FLUSH`: there are no functions.

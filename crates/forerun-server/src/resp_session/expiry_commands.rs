@@ -58,10 +58,11 @@ impl TimeUnit {
 }
 
 /// The names of the commands whose times are refused by name.
-const NAMES: [(&str, Refusal); 8] = [
+const NAMES: [(&str, Refusal); 9] = [
     ("set", "ERR invalid expire time in 'set' command"),
     ("setex", "ERR invalid expire time in 'setex' command"),
     ("psetex", "ERR invalid expire time in 'psetex' command"),
+    ("msetex", "ERR invalid expire time in 'msetex' command"),
     ("getex", "ERR invalid expire time in 'getex' command"),
     ("expire", "ERR invalid expire time in 'expire' command"),
     ("pexpire", "ERR invalid expire time in 'pexpire' command"),
@@ -229,9 +230,10 @@ impl Call<'_, '_> {
         };
         let key = self.argument(1);
         let now_ms = self.context.cache.now_ms();
-        let cache = self.cache_for_write(key);
+        let stored_key = self.stored_key(key);
+        let cache = self.cache_for_write(&stored_key);
         // The cache learns that the item is in use.
-        let is_hit = cache.pin().get(key).is_some();
+        let is_hit = cache.pin().get(&*stored_key).is_some();
         let value = self.update(key, |old| {
             let value = string_of(old)?.and(old).map(OldValue::of);
             // As in Redis, the time of a missing key is not read.

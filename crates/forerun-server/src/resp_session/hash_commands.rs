@@ -4,7 +4,7 @@ use forerun_cache::{ComputeOp, ComputePut, Item, ItemKind};
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
-use crate::resp::hash_value::{Hash, PAIR_OVERHEAD_BYTES};
+use crate::resp::hash_value::{HASH_BYTES_MAX, Hash, PAIR_OVERHEAD_BYTES};
 use crate::resp::integers::{parse_cursor, parse_i64};
 use crate::resp::long_double::LongDouble;
 use crate::resp::reply;
@@ -15,15 +15,22 @@ use super::number_commands::float_sum;
 use super::string_commands::in_place_of;
 
 /// The new bytes of a hash. Without a field, the key goes.
-fn changed(old: Option<&Item<'_>>, bytes: Vec<u8>) -> ComputeOp<'static> {
-    match (old, bytes.is_empty()) {
-        (_, true) => ComputeOp::Remove,
-        (Some(_), false) => in_place_of(old, bytes),
-        (None, false) => ComputeOp::Put(ComputePut {
+///
+/// # Errors
+/// They are too many.
+fn changed(old: Option<&Item<'_>>, bytes: Vec<u8>) -> Result<ComputeOp<'static>, Refusal> {
+    Ok(match (old, bytes.len()) {
+        (_, 0) => ComputeOp::Remove,
+        // A hash that an earlier server has stored may be longer, and become shorter.
+        (old, len) if len > HASH_BYTES_MAX.max(old.map_or(0, |old| old.value().len())) => {
+            return Err(texts::STRING_TOO_LARGE);
+        }
+        (Some(_), _) => in_place_of(old, bytes),
+        (None, _) => ComputeOp::Put(ComputePut {
             kind: ItemKind::Hash,
             ..ComputePut::new(bytes)
         }),
-    }
+    })
 }
 
 /// The hash of an item.
@@ -42,7 +49,13 @@ impl Call<'_, '_> {
             });
         }
         let bytes = |pair: &[&[u8]]| pair[0].len() + pair[1].len() + PAIR_OVERHEAD_BYTES;
-        if pairs.clone().map(bytes).sum::<usize>() > self.context.cache.options().max_item_bytes {
+        let bytes_max = self
+            .context
+            .cache
+            .options()
+            .max_item_bytes
+            .min(HASH_BYTES_MAX);
+        if pairs.clone().map(bytes).sum::<usize>() > bytes_max {
             self.context.counters.store_too_large.add(1);
             return Err(texts::STRING_TOO_LARGE);
         }
@@ -50,7 +63,7 @@ impl Call<'_, '_> {
         self.context.counters.cmd_set.add(1);
         let new = self.update(self.argument(1), |old| {
             let (bytes, new) = fields_of(old)?.with(&pairs);
-            Ok((changed(old, bytes), new))
+            Ok((changed(old, bytes)?, new))
         })?;
         match self.spec.command {
             Command::Hmset => self.ok(),
@@ -67,7 +80,7 @@ impl Call<'_, '_> {
             let hash = fields_of(old)?;
             Ok(match hash.get(pair.0) {
                 Some(_) => (ComputeOp::Keep, false),
-                None => (changed(old, hash.with(&[pair]).0), true),
+                None => (changed(old, hash.with(&[pair]).0)?, true),
             })
         })?;
         self.number(is_new.into());
@@ -81,7 +94,7 @@ impl Call<'_, '_> {
             let (bytes, removed) = fields_of(old)?.without(fields);
             Ok(match removed {
                 0 => (ComputeOp::Keep, 0),
-                _ => (changed(old, bytes), removed),
+                _ => (changed(old, bytes)?, removed),
             })
         })?;
         self.count_deletion(removed > 0);
@@ -101,7 +114,7 @@ impl Call<'_, '_> {
             };
             let number = number.checked_add(delta).ok_or(texts::INCR_OVERFLOW)?;
             let (bytes, _) = hash.with(&[(field, number.to_string().as_bytes())]);
-            Ok((changed(old, bytes), number))
+            Ok((changed(old, bytes)?, number))
         })?;
         self.number(number);
         Ok(())
@@ -119,7 +132,7 @@ impl Call<'_, '_> {
             let hash = fields_of(old)?;
             let text = float_sum(hash.get(field), delta, texts::HASH_NOT_FLOAT)?;
             let (bytes, _) = hash.with(&[(field, text.as_bytes())]);
-            Ok((changed(old, bytes), text))
+            Ok((changed(old, bytes)?, text))
         })?;
         self.bulk(text.as_bytes());
         Ok(())
@@ -129,7 +142,7 @@ impl Call<'_, '_> {
     pub(super) fn hscan(&mut self) -> Result<(), Refusal> {
         parse_cursor(self.argument(2)).ok_or(texts::INVALID_CURSOR)?;
         let guard = self.context.cache.pin();
-        let item = guard.get(self.argument(1));
+        let item = guard.get(self.stored_key(self.argument(1)));
         let hash = fields_of(item.as_ref())?;
         self.context.work_bytes += item.map_or(0, |item| item.value().len());
         if item.is_none() {
@@ -184,7 +197,7 @@ impl Call<'_, '_> {
     ) -> Result<(), Refusal> {
         self.context.counters.cmd_set.add(1);
         self.update(key, |old| {
-            let mut op = changed(old, fields_of(old)?.with(pairs).0);
+            let mut op = changed(old, fields_of(old)?.with(pairs).0)?;
             if let (ComputeOp::Put(put), Some(expiry)) = (&mut op, expiry) {
                 put.expiry = expiry;
             }

@@ -5,13 +5,14 @@ use std::fmt::{Display, Write};
 use forerun_core::sync::time;
 
 use crate::process::{ResidentMemory, cpu_time};
+use crate::resp::command_list::COMMANDS;
 use crate::shared::Counts;
 
 use super::call::Call;
 use super::config_command::policy;
 
 /// Redis' sections. Those that have nothing to tell here are empty.
-const SECTIONS: [&str; 8] = [
+const SECTIONS: [&str; 10] = [
     "server",
     "clients",
     "memory",
@@ -19,7 +20,9 @@ const SECTIONS: [&str; 8] = [
     "stats",
     "replication",
     "cpu",
+    "commandstats",
     "cluster",
+    "keyspace",
 ];
 
 /// The text of an answer.
@@ -52,9 +55,16 @@ impl Call<'_, '_> {
             .collect();
         let is_all = |name: &String| ["all", "everything", "default"].contains(&name.as_str());
         let has_all = wanted.is_empty() || wanted.iter().any(is_all);
+        let is_everything = |name: &String| ["all", "everything"].contains(&name.as_str());
+        let has_everything = wanted.iter().any(is_everything);
         let mut lines = Lines::default();
-        for section in SECTIONS.iter().chain(["keyspace"].iter()) {
-            if has_all || wanted.iter().any(|name| name == section) {
+        for section in SECTIONS {
+            let is_shown = match section {
+                // Long, so only on request.
+                "commandstats" => has_everything,
+                _ => has_all,
+            };
+            if is_shown || wanted.iter().any(|name| name == section) {
                 lines.section(section);
                 self.put_section(section, &mut lines);
             }
@@ -84,11 +94,17 @@ impl Call<'_, '_> {
                 lines.put("used_cpu_sys", system);
                 lines.put("used_cpu_user", user);
             }
+            "commandstats" => self.put_command_stats(lines),
             "cluster" => lines.put("cluster_enabled", 0),
             _ => {
-                let items = self.context.cache.len();
-                if items > 0 {
-                    lines.put("db0", format_args!("keys={items},expires=0,avg_ttl=0"));
+                let cache = self.context.cache;
+                for number in 0..cache.options().keyspaces {
+                    let keyspace = cache.keyspace(number);
+                    let items = keyspace.map_or(0, |keyspace| cache.keyspace_len(keyspace));
+                    if items > 0 {
+                        let name = format!("db{number}");
+                        lines.put(&name, format_args!("keys={items},expires=0,avg_ttl=0"));
+                    }
                 }
             }
         }
@@ -98,7 +114,6 @@ impl Call<'_, '_> {
         let shared = self.context.shared;
         let uptime_s = time::elapsed(shared.started).as_secs();
         lines.put("redis_version", &shared.settings.redis_version);
-        lines.put("server_name", "forerun");
         lines.put("forerun_version", env!("CARGO_PKG_VERSION"));
         lines.put("redis_mode", "standalone");
         lines.put("os", std::env::consts::OS);
@@ -113,6 +128,23 @@ impl Call<'_, '_> {
         lines.put("uptime_in_seconds", uptime_s);
         lines.put("uptime_in_days", uptime_s / (24 * 60 * 60));
         lines.put("io_threads_active", u8::from(shared.reported.threads > 1));
+    }
+
+    fn put_command_stats(&self, lines: &mut Lines) {
+        let all = self.context.shared.command_stats();
+        for (spec, stats) in COMMANDS.iter().zip(&all) {
+            let (calls, rejected, failed) = (stats.calls, stats.rejected, stats.failed);
+            if calls == 0 && rejected == 0 {
+                continue;
+            }
+            let us_per_call = stats.us_per_call();
+            let us = us_per_call * calls as f64;
+            let counts = format_args!(
+                "calls={calls},usec={us:.0},usec_per_call={us_per_call:.2},\
+                 rejected_calls={rejected},failed_calls={failed}"
+            );
+            lines.put(&format!("cmdstat_{}", spec.name), counts);
+        }
     }
 
     fn put_clients(&self, lines: &mut Lines) {
@@ -131,6 +163,9 @@ impl Call<'_, '_> {
         lines.put("used_memory", used);
         lines.put("used_memory_human", human(used));
         lines.put("used_memory_rss", resident);
+        let peak = shared.cache.memory_peak_bytes();
+        lines.put("used_memory_peak", peak);
+        lines.put("used_memory_peak_human", human(peak));
         lines.put("used_memory_dataset", cache.item_bytes);
         lines.put("maxmemory", cache.limit_bytes);
         lines.put("maxmemory_human", human(cache.limit_bytes));

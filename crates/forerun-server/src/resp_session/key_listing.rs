@@ -1,98 +1,32 @@
-//! Lists of keys: `SCAN`, `KEYS`, `RANDOMKEY` and `DBSIZE`.
+//! `SCAN` and `DBSIZE`.
 //!
 //! ```text
-//!   KEYS   part of the index ─► part ─► …      one step each, so that other connections have their turns;
-//!          └─ matching keys ─────────► found   counts as memory of the connection, which has a limit
+//!   cursor   a position of the index of all databases     page   the keys of the client's database behind it
 //! ```
 
-use forerun_cache::{Item, ItemKind, RandomSearch};
+use forerun_cache::{Item, ItemKind};
 
 use crate::resp::error_texts as texts;
 use crate::resp::glob::Pattern;
 use crate::resp::integers::{parse_cursor, parse_i64};
 use crate::resp::reply;
-use crate::session::CommandContext;
 
 use super::call::{Call, Refusal};
 use super::read_answers::type_name;
 
 /// The size of a page of `SCAN` without `COUNT`.
 const COUNT: usize = 10;
-/// Keys of a step of `KEYS`.
-const STEP_KEYS: usize = 1024;
 /// `SCAN` visits at most so many keys at once, of one part of the index.
-const SCAN_STEP_KEYS: usize = 128;
+pub(super) const SCAN_STEP_KEYS: usize = 128;
 /// The most such steps of one `SCAN`.
 const SCAN_STEPS: usize = 128;
 /// What a visited key counts as work.
-const KEY_WORK_BYTES: usize = 64;
-/// The most steps of one `RANDOMKEY`. Without a key by then, there are hardly any, among the many
-/// dead items of a flush.
-const RANDOM_STEPS: usize = 16;
-/// About how many dead items a step goes over that finds none.
-const RANDOM_STEP_KEYS: usize = 25_000;
+pub(super) const KEY_WORK_BYTES: usize = 64;
 /// A page of `SCAN` ends once it has visited keys of so many bytes.
-const SCAN_BYTES: usize = 1 << 20;
-
-/// `KEYS` between two steps.
-#[derive(Debug)]
-pub(super) struct Listing {
-    pattern: Pattern,
-    cursor: u64,
-    count: usize,
-    /// The keys as they are sent.
-    found: Vec<u8>,
-}
-
-impl Listing {
-    /// `KEYS pattern`. `None`: it was refused.
-    pub(super) fn new(call: &mut Call<'_, '_>) -> Option<Listing> {
-        match may_list(call).and_then(|()| pattern(call.argument(1))) {
-            Ok(pattern) => Some(Listing {
-                pattern,
-                cursor: 0,
-                count: 0,
-                found: Vec::new(),
-            }),
-            Err(refusal) => {
-                call.error(refusal);
-                None
-            }
-        }
-    }
-
-    /// Visits one part of the keys. Returns whether it was the last one.
-    pub(super) fn step(&mut self, context: &CommandContext<'_>) -> bool {
-        let Listing {
-            pattern,
-            cursor,
-            count,
-            found,
-        } = self;
-        let guard = context.cache.pin();
-        *cursor = guard.scan_keys(*cursor, STEP_KEYS, |item| {
-            if pattern.matches(item.key()) {
-                *count += 1;
-                reply::push_bulk(found, item.key());
-            }
-        });
-        *cursor == 0
-    }
-
-    /// Appends the reply.
-    pub(super) fn push(self, context: &mut CommandContext<'_>) {
-        let out = context.out.bytes_mut();
-        reply::push_array(out, self.count);
-        out.extend_from_slice(&self.found);
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.pattern.memory_bytes() + self.found.capacity()
-    }
-}
+pub(super) const SCAN_BYTES: usize = 1 << 20;
 
 /// Whether clients may list keys.
-fn may_list(call: &Call<'_, '_>) -> Result<(), Refusal> {
+pub(super) fn may_list(call: &Call<'_, '_>) -> Result<(), Refusal> {
     if call.context.shared.settings.dump_enabled {
         Ok(())
     } else {
@@ -149,12 +83,10 @@ impl ScanOptions {
         Ok(options)
     }
 
-    fn is_wanted(&self, item: &Item<'_>) -> bool {
+    fn is_wanted(&self, item: &Item<'_>, key: &[u8]) -> bool {
+        let pattern = self.pattern.as_ref();
         self.kind.is_none_or(|kind| kind == Some(item.kind()))
-            && self
-                .pattern
-                .as_ref()
-                .is_none_or(|pattern| pattern.matches(item.key()))
+            && pattern.is_none_or(|pattern| pattern.matches(key))
     }
 }
 
@@ -164,6 +96,7 @@ impl Call<'_, '_> {
         let cursor = parse_cursor(self.argument(1)).ok_or(texts::INVALID_CURSOR)?;
         let options = ScanOptions::parse(self.arguments.get(2..).unwrap_or_default())?;
         may_list(self)?;
+        let keyspace = self.keyspace;
         let (mut keys, mut visited, mut bytes, mut found) = (0, 0, 0, Vec::new());
         let mut next = cursor;
         // A page of the cache is at most a part of the index, and many parts may be empty.
@@ -172,9 +105,11 @@ impl Call<'_, '_> {
             next = self.context.cache.pin().scan_keys(next, left, |item| {
                 visited += 1;
                 bytes += item.key().len();
-                if options.is_wanted(&item) {
+                if let Some(key) = keyspace.own_key(item.key())
+                    && options.is_wanted(&item, key)
+                {
                     keys += 1;
-                    reply::push_bulk(&mut found, item.key());
+                    reply::push_bulk(&mut found, key);
                 }
             });
             if next == 0 || visited >= options.count || bytes >= SCAN_BYTES {
@@ -191,26 +126,7 @@ impl Call<'_, '_> {
 
     /// `DBSIZE`.
     pub(super) fn dbsize(&mut self) {
-        self.number(self.context.cache.len() as i64);
-    }
-
-    /// `RANDOMKEY`.
-    pub(super) fn random_key(&mut self) -> Result<(), Refusal> {
-        may_list(self)?;
-        let (cache, protocol) = (self.context.cache, self.protocol);
-        let mut search = RandomSearch::default();
-        for _ in 0..RANDOM_STEPS {
-            let guard = cache.pin();
-            if let Some(item) = guard.random(&mut search) {
-                protocol.push_bulk_or_nil(self.out(), Some(item.key()));
-                return Ok(());
-            }
-            if search.is_over() {
-                break;
-            }
-            self.context.work_bytes += RANDOM_STEP_KEYS * KEY_WORK_BYTES;
-        }
-        protocol.push_bulk_or_nil(self.out(), None);
-        Ok(())
+        let items = self.context.cache.keyspace_len(self.keyspace);
+        self.number(items as i64);
     }
 }

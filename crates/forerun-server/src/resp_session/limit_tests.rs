@@ -209,3 +209,106 @@ fn many_small_arguments_leave_no_memory_behind() {
     assert!(kept.iter().all(|&kept| kept <= 16 << 10), "{kept:?}");
     assert!(scratch.items.capacity() <= 16 << 10);
 }
+
+#[test]
+fn a_hash_has_at_most_4_mib() {
+    let options = CacheOptions::default().max_item_bytes(16 << 20);
+    let mut client = TestClient::with(options, Settings::default());
+    let mebibyte = vec![b'v'; (1 << 20) - 100];
+    for field in ["a", "b", "c", "d"] {
+        let answer = client.ask_words(&[b"HSET", b"h", field.as_bytes(), &mebibyte]);
+        assert_eq!(answer, ":1");
+    }
+    let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+    assert_eq!(client.ask_words(&[b"HSET", b"h", b"e", &mebibyte]), refused);
+    assert_eq!(
+        client.ask_words(&[b"HSETNX", b"h", b"e", &mebibyte]),
+        refused
+    );
+    assert_eq!(client.ask("HLEN h"), ":4");
+    assert_eq!(client.ask("HDEL h a"), ":1");
+    assert_eq!(client.ask_words(&[b"HSET", b"h", b"e", &mebibyte]), ":1");
+    // A string may be longer.
+    let long = vec![b'v'; 5 << 20];
+    assert_eq!(client.ask_words(&[b"SET", b"s", &long]), "+OK");
+}
+
+#[test]
+fn a_transaction_that_would_take_long_is_refused_as_a_whole() {
+    let mut client = TestClient::new();
+    client.ask_words(&[b"HSET", b"h", b"f", &vec![b'v'; 1_000_000]]);
+    let refused = "-EXECABORT Transaction discarded because it goes over too many bytes of items.";
+    let mut exec = |commands: &[&str], times: usize| {
+        client.ask("MULTI");
+        client.ask("SET a 1");
+        for command in commands.iter().cycle().take(times) {
+            assert_eq!(client.ask(command), "+QUEUED");
+        }
+        let answer = client.ask("EXEC");
+        let is_refused = answer == refused;
+        assert_eq!(client.ask("DEL a"), format!(":{}", u8::from(!is_refused)));
+        is_refused
+    };
+    for commands in [
+        &["HSET h g 1"][..],
+        &["HGET h g"],
+        &["APPEND h x"],
+        &["HINCRBY h n 1", "HLEN h"],
+        &["RENAME h i", "HLEN i", "RENAME i h"],
+        &["COPY h i REPLACE", "HVALS i"],
+    ] {
+        assert!(!exec(commands, 30), "{commands:?}");
+        assert!(exec(commands, 200), "{commands:?}");
+    }
+    // What is small may be used often, also while it grows.
+    assert!(!exec(&["HSET small f 1", "INCR n", "GET h"], 3_000));
+}
+
+#[test]
+fn many_keys_are_deleted_and_counted_in_parts() {
+    let mut client = TestClient::new();
+    let mut other = client.another();
+    let keys: Vec<String> = (0..10_000).map(|number| format!("key:{number}")).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    let with_name = |name: &'static [u8]| [&[name][..], &keys].concat();
+    let pairs: Vec<&[u8]> = keys.iter().flat_map(|key| [*key, b"1"]).collect();
+    let mset = [&[&b"MSET"[..]][..], &pairs].concat();
+    // One too few.
+    let answer = client.ask_words(&mset[..mset.len() - 1]);
+    assert_eq!(answer, "-ERR wrong number of arguments for 'mset' command");
+    assert_eq!(client.ask("DBSIZE"), ":0");
+    assert_eq!(client.ask_words(&mset), "+OK");
+    assert_eq!(client.ask_words(&with_name(b"EXISTS")), ":10000");
+    assert_eq!(client.ask_words(&with_name(b"TOUCH")), ":10000");
+    let request = [request(&with_name(b"DEL")), request(&[b"PING"])].concat();
+    // The session gets its turn again, and others have theirs in between.
+    let mut answer = Vec::new();
+    for piece in request.chunks(16 << 10) {
+        answer.extend(client.first_answers(piece));
+    }
+    assert_eq!(answer, b"");
+    let left: usize = other.ask("DBSIZE")[1..].parse().expect("a number");
+    assert!((1..10_000).contains(&left), "{left}");
+    assert_eq!(client.send(b""), b"");
+    assert_eq!(client.send(b"\r\n"), b":10000\r\n+PONG\r\n");
+    assert_eq!(other.ask("DBSIZE"), ":0");
+    // A transaction is not divided.
+    client.ask("MULTI");
+    assert_eq!(client.ask_words(&mset), "+QUEUED");
+    assert_eq!(client.ask_words(&with_name(b"UNLINK")), "+QUEUED");
+    assert_eq!(client.ask("EXEC"), "*2\r\n+OK\r\n:10000");
+}
+
+#[test]
+fn a_command_that_runs_alone_has_at_most_a_million_arguments() {
+    let mut client = TestClient::new();
+    let mut words = vec![&b"MSETNX"[..]];
+    words.resize(1_048_577, b"a");
+    assert_eq!(
+        client.ask_words(&words),
+        "-ERR too many arguments for a command during which others wait"
+    );
+    assert_eq!(client.ask("EXISTS a"), ":0");
+    words.truncate(1_001);
+    assert_eq!(client.ask_words(&words), ":1");
+}

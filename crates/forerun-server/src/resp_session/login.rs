@@ -59,6 +59,7 @@ impl Login {
                 protocol: RespVersion::Resp2.number(),
                 user: DEFAULT_USER.to_vec(),
                 name: Vec::new(),
+                database: 0,
                 ..mem::take(client)
             };
         });

@@ -5,7 +5,13 @@
 //! ```
 
 use std::mem;
+use std::time::Instant;
 
+use forerun_cache::Keyspace;
+use forerun_core::sync::time;
+
+use crate::command_counters::CommandCounters;
+use crate::counters::Counters;
 use crate::output::Output;
 use crate::resp::arguments::{Arguments, LargeArgument};
 use crate::resp::command_list::SUBCOMMANDS;
@@ -18,20 +24,22 @@ use crate::resp::reply::{self, RespVersion};
 use crate::session::{CommandContext, Context};
 
 use super::call::{Call, push_error, subcommand};
-use super::key_listing::Listing;
-use super::read_answers::{Until, answer};
+use super::index_walk::Walk;
+use super::read_answers::Until;
 use super::read_batch::{Batch, Next};
+use super::transaction_work::EXEC_ARGUMENTS_MAX;
 use super::{Replies, RespSession, State, Step, script_commands, set_command};
 
 /// A reply that is hidden ends here.
 const HIDDEN_BYTES_MAX: usize = 1 << 20;
 
 /// Whether a command may go over many keys or fields.
-fn is_search(command: Command) -> bool {
-    matches!(
-        command,
-        Command::Keys | Command::Scan | Command::Hscan | Command::Randomkey
-    )
+fn is_search(command: Command, keyspace: Keyspace) -> bool {
+    match command {
+        Command::Keys | Command::Scan | Command::Hscan | Command::Randomkey => true,
+        Command::Flushdb => !keyspace.is_only(),
+        _ => false,
+    }
 }
 
 impl RespSession {
@@ -92,7 +100,7 @@ impl RespSession {
                 context.push(replies.bytes_mut());
             }
         }
-        if self.replies == Replies::Skipping && !matches!(self.state, State::Keys(_)) {
+        if self.replies == Replies::Skipping && !matches!(self.state, State::Walk(_)) {
             self.replies = Replies::On;
         }
     }
@@ -118,7 +126,10 @@ impl RespSession {
                 Some(texts::NO_AUTH.as_bytes().to_vec())
             }
             // They go over many keys or fields, and nobody else has a turn during a transaction.
-            Some(spec) if self.transaction.is_some() && is_search(spec.command) => {
+            Some(spec)
+                if self.transaction.is_some()
+                    && is_search(spec.command, self.keyspace(context.cache)) =>
+            {
                 Some(texts::NOT_IN_MULTI.as_bytes().to_vec())
             }
             // One that is queued is checked as far as possible.
@@ -128,6 +139,9 @@ impl RespSession {
             Some(_) => None,
         };
         let (Some(spec), None) = (spec, &refusal) else {
+            if let Some(spec) = spec {
+                context.commands.reject(spec.command);
+            }
             if let Some(transaction) = &mut self.transaction {
                 transaction.spoil();
             }
@@ -144,19 +158,29 @@ impl RespSession {
             return Step::On;
         }
         let call = Call {
+            keyspace: self.keyspace(context.cache),
             context,
             protocol: self.protocol,
             spec,
             arguments,
             large,
         };
+        let is_alone = runs_alone(&call);
+        if is_alone && arguments.len() > EXEC_ARGUMENTS_MAX {
+            call.context.commands.reject(spec.command);
+            push_error(call.context, texts::TOO_MANY_ARGUMENTS.as_bytes());
+            return Step::On;
+        }
         // A thread that waits for its turn must hold no guard of the cache.
-        let _turn = if runs_alone(&call) {
+        let _turn = if is_alone {
             worker.alone()
         } else {
             worker.turn()
         };
-        self.execute(call, scratch)
+        let execution = Execution::begin(&call);
+        let step = self.execute(call, scratch);
+        execution.end();
+        step
     }
 
     /// Executes a command that changes the session, or any other.
@@ -174,6 +198,7 @@ impl RespSession {
                 self.watched.clear();
                 self.protocol = RespVersion::Resp2;
                 self.replies = Replies::On;
+                self.database = 0;
                 self.login.reset();
                 call.context.push(reply::RESET);
             }
@@ -190,9 +215,11 @@ impl RespSession {
             | Command::Discard
             | Command::Watch
             | Command::Unwatch => return self.transaction_command(call, scratch),
-            Command::Keys => match Listing::new(&mut call) {
-                Some(listing) => self.state = State::Keys(Box::new(listing)),
-                None => return Step::On,
+            Command::Select => self.select(&mut call),
+            Command::Keys | Command::Randomkey | Command::Flushdb => match Walk::begin(&mut call) {
+                Ok(Some(walk)) => self.state = State::Walk(Box::new(walk)),
+                Ok(None) => {}
+                Err(refusal) => call.error(refusal),
             },
             _ => call.dispatch(),
         }
@@ -208,15 +235,8 @@ impl RespSession {
                 Replies::On => usize::MAX,
                 _ => HIDDEN_BYTES_MAX,
             };
-            let (until, protocol) = (Until::Bytes(bytes_max), call.protocol);
-            answer(
-                &batch,
-                protocol,
-                until,
-                &mut self.chunk,
-                call.context,
-                scratch,
-            );
+            let until = Until::Bytes(bytes_max);
+            self.answer_batch(&batch, until, call.context, scratch);
         }
         batch.recycle(scratch);
         is_lookup
@@ -224,8 +244,9 @@ impl RespSession {
 
     /// The session's part of a command within a transaction.
     pub(super) fn execute_queued(&mut self, mut call: Call<'_, '_>) {
+        let execution = Execution::begin(&call);
         if call.refuse_large() {
-            return;
+            return execution.end();
         }
         match call.spec.command {
             Command::Auth => self.login.auth(&mut call),
@@ -237,7 +258,62 @@ impl RespSession {
             Command::Client => self.client_command(&mut call),
             Command::Acl => self.login.acl(&mut call),
             Command::Unwatch => call.ok(),
+            Command::Select => self.select(&mut call),
             _ => call.dispatch(),
+        }
+        execution.end();
+    }
+
+    /// `SELECT number`.
+    fn select(&mut self, call: &mut Call<'_, '_>) {
+        match call.database(1) {
+            Ok(keyspace) => {
+                self.database = keyspace.number();
+                let database = self.database;
+                self.login.change(|client| client.database = database);
+                call.ok();
+            }
+            Err(refusal) => call.error(refusal),
+        }
+    }
+}
+
+/// A command that is being executed, for its counts.
+struct Execution<'c> {
+    command: Command,
+    commands: &'c CommandCounters,
+    counters: &'c Counters,
+    began: Option<Instant>,
+    /// The errors of all commands, and of this one, before it.
+    errors: u64,
+    failed: u64,
+}
+
+impl<'c> Execution<'c> {
+    fn begin(call: &Call<'_, 'c>) -> Execution<'c> {
+        let (command, commands) = (call.spec.command, call.context.commands);
+        Execution {
+            command,
+            commands,
+            counters: call.context.counters,
+            began: commands.begin(command),
+            errors: call.context.counters.resp_errors.get(),
+            failed: commands.failed(command),
+        }
+    }
+
+    fn end(self) {
+        let Execution {
+            command, commands, ..
+        } = self;
+        commands.add(command, 1);
+        if let Some(began) = self.began {
+            commands.add_time(command, 1, time::elapsed(began));
+        }
+        // A batch counts the errors of its lookups itself. Those within `EXEC` are its commands'.
+        let has_error = self.counters.resp_errors.get() > self.errors;
+        if has_error && command != Command::Exec && commands.failed(command) == self.failed {
+            commands.fail(command);
         }
     }
 }
@@ -251,6 +327,7 @@ fn has_subcommands(spec: &Spec, arguments: &[&[u8]]) -> bool {
 fn runs_alone(call: &Call<'_, '_>) -> bool {
     let spec: &Spec = call.spec;
     spec.flags.has(Flags::ALONE)
+        || (spec.command == Command::Flushdb && !call.keyspace.is_only())
         || script_commands::runs_alone(call)
         || set_command::runs_alone(call)
 }

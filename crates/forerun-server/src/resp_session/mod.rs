@@ -6,17 +6,20 @@
 //!             └─┬──────────┬──────────┬─────────────────┘
 //!               │          │          └─► any other command, executed or, within MULTI, queued
 //!               │          └─► Partial    a request too large to wait for in the input
-//!               │                └─► Owned    such an MGET, one batch after another
-//!               └─► Keys       KEYS, one part of the index after another
+//!               │                ├─► Owned    such an MGET, one batch after another
+//!               │                └─► Parts    such a DEL and others, one part after another
+//!               └─► Walk       KEYS and others, one part of the index after another
 //! ```
 //!
-//! - `read_batch.rs`, `read_answers.rs` lookups; `lone_request.rs` any other request
+//! - `read_batch.rs`, `read_answers.rs` lookups; `lone_request.rs` any other request, and
+//!   `next_writes.rs` prefetches those that write
 //! - `call.rs` a command that is being executed, `dispatch.rs` finds its function in
 //!   `set_command.rs`, `string_commands.rs`, `number_commands.rs`, `expiry_commands.rs`,
 //!   `key_commands.rs`, `key_listing.rs`, `hash_commands.rs`, `server_commands.rs`,
-//!   `config_command.rs`, `info.rs`, `command_info.rs` or `script_commands.rs`
+//!   `config_command.rs`, `info.rs`, `command_info.rs` or `script_commands.rs`; `index_walk.rs` has
+//!   those that go over the whole index, `key_parts.rs` those of very many keys
 //! - `login.rs`, `client_command.rs` what a connection knows of its client
-//! - `transaction.rs` MULTI and WATCH
+//! - `transaction.rs` MULTI and WATCH, `transaction_work.rs` how much an EXEC may do
 //!
 //! A session never keeps the bytes it was given. What it keeps of a request counts as memory of the
 //! connection ([`RespSession::memory_bytes`]).
@@ -27,18 +30,23 @@ mod call;
 mod client_command;
 mod command_info;
 mod config_command;
+#[cfg(test)]
+mod database_tests;
 mod dispatch;
 mod expiry_commands;
 mod hash_commands;
+mod index_walk;
 mod info;
 mod key_commands;
 mod key_listing;
+mod key_parts;
 #[cfg(test)]
 mod limit_tests;
 mod login;
 mod lone_request;
 #[cfg(test)]
 mod model_tests;
+mod next_writes;
 mod number_commands;
 mod read_answers;
 mod read_batch;
@@ -51,8 +59,11 @@ mod string_commands;
 #[cfg(test)]
 mod test_client;
 mod transaction;
+mod transaction_work;
 
 use std::mem;
+
+use forerun_cache::{Cache, Keyspace};
 
 use crate::input::Input;
 use crate::output::Output;
@@ -65,9 +76,11 @@ use crate::resp::read_spans::RespScratch;
 use crate::resp::reply::RespVersion;
 use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionState, recycle};
 
-use key_listing::Listing;
+use index_walk::Walk;
+use key_parts::KeyParts;
 use login::Login;
-use read_answers::{Stop, Until, answer, count_requests};
+use next_writes::prefetch_writes;
+use read_answers::{Reader, Stop, Until, answer, begin_batch, count_requests};
 use read_batch::{Batch, Next, keep};
 use transaction::{Transaction, Watched};
 
@@ -87,8 +100,10 @@ enum State {
     Partial(Box<Partial>),
     /// In an `MGET` that has memory of its own.
     Owned(Box<Arguments>),
-    /// In a list of all keys.
-    Keys(Box<Listing>),
+    /// In a command of very many keys.
+    Parts(Box<KeyParts>),
+    /// In a command that goes over the whole index.
+    Walk(Box<Walk>),
     /// The session is over.
     Closed,
 }
@@ -122,6 +137,8 @@ enum Replies {
 pub(crate) struct RespSession {
     state: State,
     protocol: RespVersion,
+    /// The number of the client's database.
+    database: u16,
     /// Number of keys to look up together.
     chunk: ChunkSize,
     /// Keys of the request at the front that are answered.
@@ -139,6 +156,7 @@ impl RespSession {
         Self {
             state: State::Command,
             protocol: RespVersion::Resp2,
+            database: 0,
             chunk: ChunkSize::default(),
             answered: 0,
             login: Login::new(has_users),
@@ -178,7 +196,8 @@ impl RespSession {
             State::Command | State::Closed => 0,
             State::Partial(partial) => partial.memory_bytes(),
             State::Owned(arguments) => arguments.memory_bytes(),
-            State::Keys(listing) => listing.memory_bytes(),
+            State::Parts(parts) => parts.memory_bytes(),
+            State::Walk(walk) => walk.memory_bytes(),
         };
         let transaction = self.transaction.as_ref();
         state
@@ -240,14 +259,23 @@ impl RespSession {
             State::Command => self.command(bytes, at, worker, context, scratch),
             State::Partial(partial) => self.partial(partial, bytes, at, worker, context, scratch),
             State::Owned(arguments) => self.owned(arguments, worker, context, scratch),
-            State::Keys(mut listing) => {
+            State::Parts(mut parts) => {
                 let _turn = worker.turn();
-                if listing.step(context) {
+                let keyspace = self.keyspace(context.cache);
+                if !parts.step(self.protocol, keyspace, context) {
+                    self.state = State::Parts(parts);
+                    return Step::Full;
+                }
+                Step::On
+            }
+            State::Walk(mut walk) => {
+                let _turn = worker.turn();
+                if walk.step(context) {
                     let hidden = self.begin_request(context);
-                    listing.push(context);
+                    walk.push(self.protocol, context);
                     self.end_request(hidden, context);
                 } else {
-                    self.state = State::Keys(listing);
+                    self.state = State::Walk(walk);
                     // One part at a time, so that other connections get their turns.
                     return Step::Full;
                 }
@@ -291,6 +319,14 @@ impl RespSession {
             None => {
                 *at = end;
                 self.answered = 0;
+                if let Next::Request(len) = next
+                    && end + len < bytes.len()
+                    && self.is_plain()
+                    // Another database's keys are not those under which the cache has the items.
+                    && self.database == 0
+                {
+                    prefetch_writes(bytes, end, context, scratch);
+                }
                 self.next(next, bytes, at, &arguments, worker, context, scratch)
             }
         };
@@ -384,9 +420,17 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Step {
-        let command = owned.get(0).and_then(find).map(|spec| spec.command);
-        if command == Some(Command::Mget) && self.is_plain() && owned.large.is_none() {
-            return self.owned_strings(owned, worker, context, scratch);
+        if let Some(spec) = owned.get(0).and_then(find).filter(|_| self.is_plain()) {
+            if spec.command == Command::Mget && owned.large.is_none() {
+                return self.owned_strings(owned, worker, context, scratch);
+            }
+            if KeyParts::takes(spec.command, &owned) {
+                self.login.meet(self.protocol, context);
+                context.counters.cmd_resp.add(1);
+                context.commands.add(spec.command, 1);
+                self.state = State::Parts(Box::new(KeyParts::new(spec, *owned)));
+                return Step::On;
+            }
         }
         let large = owned.large.take();
         let mut arguments = recycle(mem::take(&mut scratch.arguments));
@@ -434,10 +478,32 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Option<Stop> {
-        let (protocol, chunk) = (self.protocol, &mut self.chunk);
-        let stop = answer(batch, protocol, Until::Full, chunk, context, scratch);
-        count_requests(batch, stop, context);
+        let began = begin_batch(batch, context);
+        let stop = self.answer_batch(batch, Until::Full, context, scratch);
+        count_requests(batch, stop, began, context);
         stop
+    }
+
+    /// Answers a batch of the client's.
+    fn answer_batch(
+        &mut self,
+        batch: &Batch<'_>,
+        until: Until,
+        context: &mut CommandContext<'_>,
+        scratch: &mut RespScratch,
+    ) -> Option<Stop> {
+        let reader = Reader {
+            protocol: self.protocol,
+            keyspace: self.keyspace(context.cache),
+        };
+        answer(batch, reader, until, &mut self.chunk, context, scratch)
+    }
+
+    /// The client's database.
+    #[inline]
+    fn keyspace(&self, cache: &Cache) -> Keyspace {
+        // It was checked when the client selected it.
+        cache.keyspace(self.database).unwrap_or_default()
     }
 
     fn limits(&self) -> Limits {

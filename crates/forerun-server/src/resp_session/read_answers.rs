@@ -9,8 +9,10 @@
 //! The keys of an `MGET` are answered from one moment as far as [`Until`] allows.
 
 use std::mem;
+use std::time::Instant;
 
-use forerun_cache::{Item, ItemKind};
+use forerun_cache::{Item, ItemKind, Keyspace};
+use forerun_core::sync::time;
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
@@ -19,12 +21,15 @@ use crate::resp::read_spans::{Answer, RespScratch, Span};
 use crate::resp::reply::{self, RespVersion};
 use crate::session::{ChunkSize, CommandContext, Lookups, recycle};
 
-use super::call::{hash_of, push_error, string_of};
+use super::call::{Refusal, hash_of, push_error, string_of};
 use super::read_batch::{Batch, keep};
 
 /// An `MGET` whose answer has this many bytes is interrupted if the output is full. A shorter one
 /// is answered from one moment.
 const STRINGS_BYTES: usize = 1 << 20;
+
+/// Memory of stored keys beyond this is not kept.
+const KEPT_BYTES: usize = 256 << 10;
 
 /// A batch that has read this many bytes of hashes ends.
 const HASH_BYTES: usize = 4 << 20;
@@ -44,6 +49,14 @@ pub(super) struct Stop {
     pub(super) yields: bool,
 }
 
+/// Who gets the answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader {
+    pub(super) protocol: RespVersion,
+    /// The client's database.
+    pub(super) keyspace: Keyspace,
+}
+
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
@@ -57,15 +70,26 @@ pub(super) enum Until {
 /// or the rest of a long request is a part of the next batch.
 pub(super) fn answer(
     batch: &Batch<'_>,
-    protocol: RespVersion,
+    reader: Reader,
     until: Until,
     chunk: &mut ChunkSize,
     context: &mut CommandContext<'_>,
     scratch: &mut RespScratch,
 ) -> Option<Stop> {
+    let Reader { protocol, keyspace } = reader;
     let guard = context.cache.pin();
     let items = recycle(mem::take(&mut scratch.items));
-    let mut lookups = Lookups::new(&guard, &batch.keys, items, chunk.keys());
+    // The keys as the cache has them.
+    let mut stored_keys = mem::take(&mut scratch.stored_keys);
+    let mut slices = Vec::new();
+    let keys = if keyspace.is_only() || batch.keys.iter().all(|key| keyspace.stores_as_is(key)) {
+        &batch.keys
+    } else {
+        batch.store_keys(keyspace, &mut stored_keys);
+        stored_keys.fill(&mut slices);
+        &slices
+    };
+    let mut lookups = Lookups::new(&guard, keys, items, chunk.keys());
     let mut fields = &batch.fields[..];
     let (mut hits, mut hash_bytes, mut stop) = (0, 0, None);
     let is_over = |context: &CommandContext<'_>| match until {
@@ -81,7 +105,8 @@ pub(super) fn answer(
             })
         };
         let mut look_up = |context: &mut CommandContext<'_>| {
-            let (key, item) = lookups.next();
+            let (stored_key, item) = lookups.next();
+            let key = keyspace.own_key(stored_key).unwrap_or(stored_key);
             context.count_prefix(key, item.is_some());
             context.log_fetch(key, item.as_ref());
             hits += u64::from(item.is_some());
@@ -98,7 +123,7 @@ pub(super) fn answer(
         }
         match span.answer {
             Answer::Pong => context.push(reply::PONG),
-            Answer::Echo => {
+            Answer::Echo(_) => {
                 let text = next_of(&mut fields);
                 reply::push_bulk(context.out.bytes_mut(), text);
             }
@@ -120,11 +145,15 @@ pub(super) fn answer(
                 fields = rest;
                 push_fields(item, here, protocol, context);
             }
-            Answer::Range { start, end } => {
+            Answer::Range {
+                command,
+                start,
+                end,
+            } => {
                 let item = look_up(context);
-                push_range(item, start, end, context);
+                push_range(command, item, start, end, context);
             }
-            Answer::Count(count) => {
+            Answer::Count(_, count) => {
                 let found = (0..count).filter(|_| look_up(context).is_some()).count();
                 reply::push_integer(context.out.bytes_mut(), found as i64);
             }
@@ -162,6 +191,8 @@ pub(super) fn answer(
     let items = lookups.into_items();
     chunk.adapt(items.len(), wasted);
     scratch.items = keep(items);
+    drop(slices);
+    scratch.stored_keys = stored_keys.recycled(KEPT_BYTES);
     if asked > 0 {
         let counters = context.counters;
         counters.batches.add(1);
@@ -178,11 +209,50 @@ fn hash_len(item: Option<&Item<'_>>) -> usize {
     hash.map_or(0, |item| item.value().len())
 }
 
-/// Counts the requests of a batch that have a complete answer.
-pub(super) fn count_requests(batch: &Batch<'_>, stop: Option<Stop>, context: &CommandContext<'_>) {
-    let is_answered = |span: &&Span| stop.is_none_or(|stop| span.start < stop.start);
-    let answered = batch.spans.iter().filter(is_answered).count();
-    context.counters.cmd_resp.add(answered as u64);
+/// Begins a batch. `None`: it is not timed.
+pub(super) fn begin_batch(batch: &Batch<'_>, context: &CommandContext<'_>) -> Option<Instant> {
+    let first = batch.spans.first()?;
+    context.commands.begin(first.answer.command())
+}
+
+/// Counts the requests of a batch that have a complete answer, and the time since it `began`.
+pub(super) fn count_requests(
+    batch: &Batch<'_>,
+    stop: Option<Stop>,
+    began: Option<Instant>,
+    context: &CommandContext<'_>,
+) {
+    let end = stop.map_or(batch.spans.len(), |stop| {
+        batch.spans.partition_point(|span| span.start < stop.start)
+    });
+    let answered = &batch.spans[..end];
+    context.counters.cmd_resp.add(answered.len() as u64);
+    count_commands(answered, began, context);
+}
+
+/// Counts commands that were executed together, and their parts of the time since they `began`.
+pub(super) fn count_commands(
+    answered: &[Span],
+    began: Option<Instant>,
+    context: &CommandContext<'_>,
+) {
+    let count = answered.len().max(1) as u32;
+    let request_time = began.map(|began| time::elapsed(began) / count);
+    // A batch has few runs of the same command.
+    for run in answered.chunk_by(|one, next| one.answer.command() == next.answer.command()) {
+        let (command, calls) = (run[0].answer.command(), run.len());
+        context.commands.add(command, calls as u64);
+        if let Some(request_time) = request_time {
+            let time = request_time * calls as u32;
+            context.commands.add_time(command, calls as u64, time);
+        }
+    }
+}
+
+/// Appends an error and counts it as one of the command's.
+fn refuse(command: Command, refusal: Refusal, context: &mut CommandContext<'_>) {
+    context.commands.fail(command);
+    push_error(context, refusal.as_bytes());
 }
 
 /// Takes the next field. There is one for each part that needs it.
@@ -211,7 +281,7 @@ fn push_key(
         Command::Get => match item {
             None => protocol.push_nil(context.out.bytes_mut()),
             Some(item) if item.kind() == ItemKind::String => push_string(&item, context),
-            Some(_) => push_error(context, texts::WRONG_TYPE.as_bytes()),
+            Some(_) => refuse(command, texts::WRONG_TYPE, context),
         },
         Command::Type => {
             let name = item.map_or("none", |item| type_name(item.kind()));
@@ -222,7 +292,7 @@ fn push_key(
                 let len = value.map_or(0, <[u8]>::len);
                 reply::push_integer(context.out.bytes_mut(), len as i64);
             }
-            Err(refusal) => push_error(context, refusal.as_bytes()),
+            Err(refusal) => refuse(command, refusal, context),
         },
         Command::Ttl | Command::Pttl | Command::Expiretime | Command::Pexpiretime => {
             let number = time_of(command, item, context);
@@ -230,7 +300,7 @@ fn push_key(
         }
         _ => match hash_of(item.as_ref()) {
             Ok(bytes) => push_hash(command, bytes, protocol, context.out.bytes_mut()),
-            Err(refusal) => push_error(context, refusal.as_bytes()),
+            Err(refusal) => refuse(command, refusal, context),
         },
     }
 }
@@ -296,7 +366,7 @@ fn push_field(
 ) {
     let value = match hash_of(item.as_ref()) {
         Ok(bytes) => Hash::new(bytes.unwrap_or_default()).get(field),
-        Err(refusal) => return push_error(context, refusal.as_bytes()),
+        Err(refusal) => return refuse(command, refusal, context),
     };
     let out = context.out.bytes_mut();
     match command {
@@ -314,12 +384,12 @@ fn push_fields(
 ) {
     let bytes = match hash_of(item.as_ref()) {
         Ok(bytes) => bytes.unwrap_or_default(),
-        Err(refusal) => return push_error(context, refusal.as_bytes()),
+        Err(refusal) => return refuse(Command::Hmget, refusal, context),
     };
     let values = Hash::new(bytes).get_all(fields);
     let values_bytes: usize = values.iter().flatten().map(|value| value.len()).sum();
     if values_bytes > bytes.len().max(FIELDS_BYTES_MAX) {
-        return push_error(context, texts::FIELDS_TOO_LARGE.as_bytes());
+        return refuse(Command::Hmget, texts::FIELDS_TOO_LARGE, context);
     }
     let out = context.out.bytes_mut();
     reply::push_array(out, values.len());
@@ -328,13 +398,19 @@ fn push_fields(
         .for_each(|value| protocol.push_bulk_or_nil(out, value));
 }
 
-fn push_range(item: Option<Item<'_>>, start: i64, end: i64, context: &mut CommandContext<'_>) {
+fn push_range(
+    command: Command,
+    item: Option<Item<'_>>,
+    start: i64,
+    end: i64,
+    context: &mut CommandContext<'_>,
+) {
     match string_of(item.as_ref()) {
         Ok(value) => {
             let part = range_of(value.unwrap_or_default(), start, end);
             reply::push_bulk(context.out.bytes_mut(), part);
         }
-        Err(refusal) => push_error(context, refusal.as_bytes()),
+        Err(refusal) => refuse(command, refusal, context),
     }
 }
 

@@ -9,6 +9,9 @@
 
 use std::mem;
 
+use forerun_cache::Keyspace;
+
+use crate::resp::arguments::Arguments;
 use crate::resp::command_spec::{Command, Spec};
 use crate::resp::command_table::find;
 use crate::resp::integers::parse_i64;
@@ -77,6 +80,16 @@ impl<'a> Batch<'a> {
         scratch.keys = keep(self.keys);
         scratch.fields = keep(self.fields);
         scratch.spans = self.spans;
+    }
+
+    /// Appends to `stored` the keys under which the cache has the items.
+    pub(super) fn store_keys(&self, keyspace: Keyspace, stored: &mut Arguments) {
+        for key in &self.keys {
+            if !keyspace.stores_as_is(key) {
+                stored.extend_last(&keyspace.prefix());
+            }
+            stored.push(key);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -167,7 +180,7 @@ impl<'a> Batch<'a> {
                 [_] => return Some(Answer::Pong),
                 [_, text] => {
                     self.fields.push(text);
-                    return Some(Answer::Echo);
+                    return Some(Answer::Echo(spec.command));
                 }
                 _ => return None,
             },
@@ -184,7 +197,7 @@ impl<'a> Batch<'a> {
             }
             Command::Exists | Command::Touch => {
                 self.keys.extend_from_slice(&arguments[1..]);
-                return Some(Answer::Count(arguments.len() - 1));
+                return Some(Answer::Count(spec.command, arguments.len() - 1));
             }
             Command::Hget | Command::Hexists | Command::Hstrlen => {
                 self.fields.push(arguments[2]);
@@ -195,6 +208,7 @@ impl<'a> Batch<'a> {
                 Answer::Fields(arguments.len() - 2)
             }
             Command::Getrange | Command::Substr => Answer::Range {
+                command: spec.command,
                 start: parse_i64(arguments[2])?,
                 end: parse_i64(arguments[3])?,
             },

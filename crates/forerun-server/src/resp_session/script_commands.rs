@@ -187,10 +187,13 @@ impl<'a> Call<'a, '_> {
             _ => Ok(string_of(old)? == Some(value)),
         };
         if keys.len() > 1 {
-            keys.iter().for_each(|key| _ = self.cache_for_write(key));
+            let stored_keys: Vec<_> = keys.iter().map(|key| self.stored_key(key)).collect();
+            for key in &stored_keys {
+                self.cache_for_write(key);
+            }
             let guard = self.context.cache.pin();
-            for key in keys {
-                if !is_free(guard.peek(key).as_ref())? {
+            for key in &stored_keys {
+                if !is_free(guard.peek(&**key).as_ref())? {
                     return Ok(false);
                 }
             }

@@ -1,6 +1,7 @@
 //! `SET` and its older forms.
 //!
 //! ```text
+//!   MSETEX numkeys key value … [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]
 //!   SET key value [NX | XX | IFEQ old] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]      in any order
 //! ```
 //!
@@ -88,7 +89,7 @@ pub(super) fn runs_alone(call: &Call<'_, '_>) -> bool {
     is_large
         && match call.spec.command {
             Command::Getset => true,
-            Command::Set => options(call).is_ok_and(|options| options.needs_old()),
+            Command::Set => set_options(call).is_ok_and(|options| options.needs_old()),
             _ => false,
         }
 }
@@ -96,15 +97,23 @@ pub(super) fn runs_alone(call: &Call<'_, '_>) -> bool {
 /// Reads the options of `SET`.
 ///
 /// # Errors
+/// As [`options`].
+fn set_options<'a>(call: &Call<'a, '_>) -> Result<SetOptions<'a>, Refusal> {
+    options(call, call.arguments.get(3..).unwrap_or_default())
+}
+
+/// Reads options.
+///
+/// # Errors
 /// An option is unknown or contradicts another one, or a time is invalid.
-fn options<'a>(call: &Call<'a, '_>) -> Result<SetOptions<'a>, Refusal> {
+fn options<'a>(call: &Call<'a, '_>, words: &[&'a [u8]]) -> Result<SetOptions<'a>, Refusal> {
     let mut options = SetOptions {
         condition: Condition::Always,
         expiry: NewExpiry::At(Expiry::Never),
         returns_old: false,
     };
     let mut time: Option<(TimeUnit, &[u8])> = None;
-    let mut rest = call.arguments.get(3..).unwrap_or_default();
+    let mut rest = words;
     while let [word, behind @ ..] = rest {
         rest = behind;
         let is_kept = options.expiry == NewExpiry::Kept;
@@ -149,7 +158,7 @@ fn options<'a>(call: &Call<'a, '_>) -> Result<SetOptions<'a>, Refusal> {
 impl<'a> Call<'a, '_> {
     /// `SET`.
     pub(super) fn set(&mut self) -> Result<(), Refusal> {
-        let options = options(self)?;
+        let options = set_options(self)?;
         self.set_with(2, options)
     }
 
@@ -188,49 +197,96 @@ impl<'a> Call<'a, '_> {
 
     /// `MSET key value …`.
     pub(super) fn mset(&mut self) -> Result<(), Refusal> {
-        self.check_pairs()?;
-        self.store_pairs()?;
+        let pairs = self.checked_pairs()?;
+        self.set_pairs(pairs)?;
         self.ok();
         Ok(())
     }
 
+    /// Stores pairs that were checked.
+    pub(super) fn set_pairs(&mut self, pairs: &[&'a [u8]]) -> Result<(), Refusal> {
+        self.store_pairs(pairs, NewExpiry::At(Expiry::Never))
+    }
+
+    /// The pairs of `MSET`, none of which would be refused unless it is for lack of memory.
+    pub(super) fn checked_pairs(&mut self) -> Result<&'a [&'a [u8]], Refusal> {
+        let pairs = self.pairs()?;
+        self.check_pairs(pairs)?;
+        Ok(pairs)
+    }
+
     /// `MSETNX key value …`. Runs alone.
     pub(super) fn msetnx(&mut self) -> Result<(), Refusal> {
-        self.check_pairs()?;
-        let pairs = self.arguments[1..].chunks_exact(2);
+        let pairs = self.pairs()?;
+        self.store_pairs_if(pairs, Condition::Missing, NewExpiry::At(Expiry::Never))
+    }
+
+    /// `MSETEX numkeys key value … [options]`. Runs alone.
+    pub(super) fn msetex(&mut self) -> Result<(), Refusal> {
+        let count = self.integer(1).ok().filter(|count| *count > 0);
+        let count = count.and_then(|count| i32::try_from(count).ok());
+        let count = count.ok_or(texts::NUMKEYS_INVALID)? as usize;
+        let behind = self.arguments.get(2..).unwrap_or_default();
+        let (pairs, words) = behind
+            .split_at_checked(2 * count)
+            .ok_or("ERR wrong number of key-value pairs")?;
+        let options = options(self, words)?;
+        if options.returns_old || matches!(options.condition, Condition::Equal(_)) {
+            return Err(texts::SYNTAX);
+        }
+        self.store_pairs_if(pairs, options.condition, options.expiry)
+    }
+
+    /// Stores pairs if a condition holds for all of their keys, and answers whether it did. The
+    /// command runs alone.
+    fn store_pairs_if(
+        &mut self,
+        pairs: &[&'a [u8]],
+        condition: Condition<'_>,
+        expiry: NewExpiry,
+    ) -> Result<(), Refusal> {
+        self.check_pairs(pairs)?;
+        let keys = pairs.iter().step_by(2);
         // A warm-up learns of the writes before the items are looked at.
-        pairs
-            .clone()
-            .for_each(|pair| _ = self.cache_for_write(pair[0]));
-        let exists = {
+        keys.clone()
+            .for_each(|key| _ = self.cache_for_write(&self.stored_key(key)));
+        let mut holds = true;
+        for key in keys.clone() {
             let guard = self.context.cache.pin();
-            pairs.clone().any(|pair| guard.peek(pair[0]).is_some())
-        };
-        if !exists && let Err(refusal) = self.store_pairs() {
-            // None of them existed, so none stays.
-            pairs.for_each(|pair| _ = self.context.cache.delete(pair[0]));
+            holds &= condition.holds(guard.peek(self.stored_key(key)).as_ref())?;
+        }
+        if holds && let Err(refusal) = self.store_pairs(pairs, expiry) {
+            if condition == Condition::Missing {
+                // None of them existed, so none stays.
+                for key in keys {
+                    self.context.cache.delete(&self.stored_key(key));
+                }
+            }
             return Err(refusal);
         }
-        self.number((!exists).into());
+        self.number(holds.into());
         Ok(())
     }
 
-    /// Refuses pairs of which one would be refused, unless it is for lack of memory.
-    fn check_pairs(&mut self) -> Result<(), Refusal> {
+    /// The pairs of `MSET` and `MSETNX`.
+    pub(super) fn pairs(&self) -> Result<&'a [&'a [u8]], Refusal> {
         match (self.arguments.len() % 2, self.spec.command) {
-            (1, _) => {}
-            (_, Command::Msetnx) => {
-                return Err("ERR wrong number of arguments for 'msetnx' command");
-            }
-            _ => return Err("ERR wrong number of arguments for 'mset' command"),
+            (1, _) => Ok(&self.arguments[1..]),
+            (_, Command::Msetnx) => Err("ERR wrong number of arguments for 'msetnx' command"),
+            _ => Err("ERR wrong number of arguments for 'mset' command"),
         }
+    }
+
+    /// Refuses pairs of which one would be refused, unless it is for lack of memory.
+    fn check_pairs(&mut self, pairs: &[&[u8]]) -> Result<(), Refusal> {
         let cache = self.context.cache;
         let item_bytes_max = cache.options().max_item_bytes;
-        for pair in self.arguments[1..].chunks_exact(2) {
-            if pair[0].len() > cache.key_bytes_max() {
+        for pair in pairs.chunks_exact(2) {
+            let key_bytes = self.stored_key(pair[0]).len();
+            if key_bytes > cache.key_bytes_max() {
                 return Err(texts::KEY_TOO_LONG);
             }
-            if pair[0].len() + pair[1].len() + ITEM_OVERHEAD_BYTES > item_bytes_max {
+            if key_bytes + pair[1].len() + ITEM_OVERHEAD_BYTES > item_bytes_max {
                 self.context.counters.store_too_large.add(1);
                 return Err(texts::STRING_TOO_LARGE);
             }
@@ -238,16 +294,39 @@ impl<'a> Call<'a, '_> {
         Ok(())
     }
 
-    fn store_pairs(&mut self) -> Result<(), Refusal> {
-        for pair in self.arguments[1..].chunks_exact(2) {
-            self.store(
-                pair[0],
-                StoreValue::Bytes(pair[1]),
-                Expiry::Never,
-                StoreMode::Set,
-            )?;
+    fn store_pairs(&mut self, pairs: &[&'a [u8]], expiry: NewExpiry) -> Result<(), Refusal> {
+        for pairs in pairs.chunks(2 * Cache::PREFETCH_KEYS) {
+            let mut keys = [&[][..]; Cache::PREFETCH_KEYS];
+            for (key, pair) in keys.iter_mut().zip(pairs.chunks_exact(2)) {
+                *key = pair[0];
+            }
+            self.prefetch(&keys[..pairs.len() / 2]);
+            for pair in pairs.chunks_exact(2) {
+                self.store_pair(pair[0], pair[1], expiry)?;
+            }
         }
         Ok(())
+    }
+
+    fn store_pair(
+        &mut self,
+        key: &[u8],
+        value: &'a [u8],
+        expiry: NewExpiry,
+    ) -> Result<(), Refusal> {
+        self.context.work_bytes += key.len() + value.len();
+        if let NewExpiry::At(expiry) = expiry {
+            let value = StoreValue::Bytes(value);
+            return self.store(key, value, expiry, StoreMode::Set).map(drop);
+        }
+        self.context.counters.cmd_set.add(1);
+        self.update(key, |old| {
+            let put = ComputePut {
+                expiry: expiry.over(old),
+                ..ComputePut::new(value)
+            };
+            Ok((ComputeOp::Put(put), ()))
+        })
     }
 
     /// The value, which is an argument or has arrived outside of them.
@@ -270,13 +349,14 @@ impl<'a> Call<'a, '_> {
         mode: StoreMode,
     ) -> Result<bool, Refusal> {
         self.context.counters.cmd_set.add(1);
-        let stored = self.cache_for_write(key).store(Store {
+        let key = self.stored_key(key);
+        let stored = self.cache_for_write(&key).store(Store {
             expiry,
             mode,
             value,
-            ..Store::set(key, &[])
+            ..Store::set(&*key, &[])
         });
-        self.check_stored(key, stored)
+        self.check_stored(&key, stored)
     }
 
     fn set_with(&mut self, index: usize, options: SetOptions<'_>) -> Result<(), Refusal> {
@@ -327,10 +407,11 @@ impl<'a> Call<'a, '_> {
         buffer: ValueBuffer,
         options: SetOptions<'_>,
     ) -> Result<(bool, Option<OldValue>), Refusal> {
-        let cache: &Cache = self.cache_for_write(key);
+        let stored_key = self.stored_key(key);
+        let cache: &Cache = self.cache_for_write(&stored_key);
         let (old, holds, expiry) = {
             let guard = cache.pin();
-            let item = guard.peek(key);
+            let item = guard.peek(&*stored_key);
             let item = item.as_ref();
             let holds = options.condition.holds(item)?;
             (returned(item, options)?, holds, options.expiry.over(item))

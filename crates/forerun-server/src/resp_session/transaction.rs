@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::mem;
 
-use forerun_cache::Cache;
+use forerun_cache::{Cache, Keyspace};
 
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
@@ -26,8 +26,9 @@ use crate::resp::read_spans::RespScratch;
 use crate::session::{CommandContext, recycle};
 
 use super::call::{Call, push_error};
-use super::read_answers::{Until, answer};
+use super::read_answers::{Until, begin_batch, count_commands};
 use super::read_batch::{Batch, keep};
+use super::transaction_work::{EXEC_WORK_BYTES_MAX, work_bytes};
 use super::{RespSession, Step};
 
 /// The answers of a transaction are composed in one piece. If they have more bytes than this,
@@ -84,10 +85,12 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    fn add(&mut self, cache: &Cache, key: &[u8]) {
-        if !self.keys.contains_key(key) {
+    fn add(&mut self, cache: &Cache, keyspace: Keyspace, key: &[u8]) {
+        let key = keyspace.stored_key(key);
+        if !self.keys.contains_key(&*key) {
             self.bytes += key.len() + size_of::<(Box<[u8]>, Option<Version>)>();
-            self.keys.insert(key.into(), version(cache, key));
+            let version = version(cache, &key);
+            self.keys.insert(key.into(), version);
         }
     }
 
@@ -135,7 +138,7 @@ impl RespSession {
             }
             (Command::Watch, None) => {
                 for key in &call.arguments[1..] {
-                    self.watched.add(call.context.cache, key);
+                    self.watched.add(call.context.cache, call.keyspace, key);
                 }
                 call.ok();
             }
@@ -149,6 +152,8 @@ impl RespSession {
                 let watched = mem::take(&mut self.watched);
                 if transaction.is_spoilt {
                     call.error(texts::EXEC_ABORT);
+                } else if work_bytes(&transaction.queue, call.context.cache) > EXEC_WORK_BYTES_MAX {
+                    call.error(texts::EXEC_TOO_LARGE);
                 } else if watched.has_changed(call.context.cache) {
                     let protocol = call.protocol;
                     protocol.push_nil_array(call.out());
@@ -199,6 +204,7 @@ impl RespSession {
             match find(arguments.first().copied().unwrap_or_default()) {
                 Some(spec) if cut.is_some() && spec.flags.has(Flags::LOOKUP) => {}
                 Some(spec) => self.execute_queued(Call {
+                    keyspace: self.keyspace(context.cache),
                     context: &mut *context,
                     protocol: self.protocol,
                     spec,
@@ -243,15 +249,11 @@ impl RespSession {
         let stop = if taken == 0 {
             None
         } else {
+            let began = begin_batch(&batch, context);
             let until = Until::Bytes(EXEC_BYTES_MAX);
-            answer(
-                &batch,
-                self.protocol,
-                until,
-                &mut self.chunk,
-                context,
-                scratch,
-            )
+            let stop = self.answer_batch(&batch, until, context, scratch);
+            count_commands(&batch.spans, began, context);
+            stop
         };
         batch.recycle(scratch);
         stop.is_none().then_some(taken)
@@ -272,8 +274,8 @@ mod tests {
             let _ = cache.set("a", "1");
             cache.delete("missing");
             let mut watched = Watched::default();
-            watched.add(&cache, b"a");
-            watched.add(&cache, b"missing");
+            watched.add(&cache, Keyspace::default(), b"a");
+            watched.add(&cache, Keyspace::default(), b"missing");
             assert!(!watched.has_changed(&cache));
             change();
             watched.has_changed(&cache)

@@ -37,9 +37,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Memory that is returned to the system between two polls.
 const SHRINK_BYTES: usize = 8 << 20;
 /// The pause after each piece of prefaulted memory. While there is nothing to prefault, it doubles,
-/// up to the maximum.
+/// up to the maximum, within which writers rarely use all that is ready.
 const PREFAULT_INTERVAL_MIN: Duration = Duration::from_millis(2);
-const PREFAULT_INTERVAL_MAX: Duration = Duration::from_millis(500);
+const PREFAULT_INTERVAL_MAX: Duration = Duration::from_millis(125);
 /// How long accepting pauses when the system has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections accepted from one listener before the next one gets its turn.

@@ -23,7 +23,7 @@
 mod acceptor;
 mod authenticate;
 mod buffers;
-mod client_session;
+pub(crate) mod client_session;
 mod connection;
 mod connections;
 mod handshakes;

@@ -78,7 +78,8 @@ impl Session {
     ) -> Option<Stop> {
         let guard = context.cache.pin();
         let items = recycle(std::mem::take(&mut scratch.items));
-        let mut lookups = Lookups::new(&guard, &batch.keys, items, self.chunk.keys());
+        let mut lookups = Lookups::new(&guard, &batch.keys, items, self.chunk.keys())
+            .hiding_keyspaces(context.has_keyspaces());
         let mut part = recycle(std::mem::take(&mut scratch.part));
         let mut hits = 0;
         let mut stop = None;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forerun_cache::{ArithmeticOp, ArithmeticResult, Cache, Expiry, Item};
 
 use crate::auth::UserFile;
+use crate::command_counters::CommandCounters;
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::prefix_counts::KeyEvent;
@@ -27,6 +28,8 @@ pub(crate) struct CommandContext<'a> {
     pub shared: &'a Shared,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
+    /// Counts of each command of RESP.
+    pub commands: &'a CommandCounters,
     pub out: &'a mut Output,
     /// Wakes this thread for its watchers.
     pub waker: Option<&'a Arc<dyn Wake>>,
@@ -36,6 +39,8 @@ pub(crate) struct CommandContext<'a> {
     pub connection: u64,
     /// About how many bytes commands have read and written that do not show in the output.
     pub work_bytes: usize,
+    /// Up to where in the input the keys of writes are prefetched.
+    prefetched_to: usize,
 }
 
 impl<'a> CommandContext<'a> {
@@ -45,12 +50,51 @@ impl<'a> CommandContext<'a> {
             shared,
             cache: &shared.cache,
             counters: &context.counters,
+            commands: &context.commands,
             out,
             waker: context.waker.as_ref(),
             users: context.users.as_deref(),
             connection: context.connection,
             work_bytes: 0,
+            prefetched_to: 0,
         }
+    }
+
+    /// Prefetches what the writes from `at` on need, unless an earlier call has done so. `read`
+    /// reads a request at a place of the input: if it is a complete write, it returns its key and
+    /// where the next request begins.
+    #[inline]
+    pub(crate) fn prefetch_writes<'b>(
+        &mut self,
+        at: usize,
+        mut read: impl FnMut(usize) -> Option<(&'b [u8], usize)>,
+    ) {
+        if at < self.prefetched_to {
+            return;
+        }
+        let (mut keys, mut count, mut end) = ([&[][..]; Cache::PREFETCH_KEYS], 0, at);
+        while count < Cache::PREFETCH_KEYS
+            && let Some((key, next)) = read(end)
+        {
+            (keys[count], end) = (key, next);
+            count += 1;
+        }
+        self.prefetched_to = end.max(at + 1);
+        self.prefetch(&keys[..count]);
+    }
+
+    /// Prefetches what writes of these keys need.
+    #[inline]
+    pub(crate) fn prefetch(&self, keys: &[&[u8]]) {
+        if keys.len() > 1 {
+            self.cache.pin().prefetch(keys);
+        }
+    }
+
+    /// Whether keys of memcached's clients may not name a keyspace: they see the first one only.
+    #[inline]
+    pub(crate) fn has_keyspaces(&self) -> bool {
+        self.cache.options().keyspaces > 1
     }
 
     /// The cache, for a command that writes the item of `key`: a warm-up must learn of it first.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::auth::UserFile;
+use crate::command_counters::CommandCounters;
 use crate::counters::Counters;
 use crate::resp::read_spans::RespScratch;
 use crate::resp::transaction_locks::{Turn, WorkerLock};
@@ -17,6 +18,8 @@ use super::reads::Scratch;
 pub struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
+    /// Counts of each command of RESP.
+    pub(crate) commands: Arc<CommandCounters>,
     pub(crate) scratch: Scratch,
     pub(crate) resp_scratch: RespScratch,
     /// Wakes the thread when there are lines for its watchers. Without it, `watch` is not possible.
@@ -33,9 +36,11 @@ impl Context {
     /// Creates a context for the calling thread.
     pub fn new(shared: Arc<Shared>) -> Self {
         let counters = shared.register();
+        let commands = shared.register_commands();
         Self {
             shared,
             counters,
+            commands,
             scratch: Scratch::default(),
             resp_scratch: RespScratch::default(),
             waker: None,

@@ -11,11 +11,11 @@
 //! part and composes no part while the output is full. A part is one segment of the index, about
 //! 1,500 items. The dump may miss items that are stored or removed while it runs. It contains every
 //! item that exists the whole time and whose key memcached could have: one that another protocol
-//! has stored under no bytes or more than 250 is not listed.
+//! has stored under no bytes or more than 250, or in another keyspace, is not listed.
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cursor, Expiry, Item, ItemKind};
+use forerun_cache::{Cursor, Expiry, Item, ItemKind, Keyspace};
 
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta_keys::push_base64;
@@ -73,8 +73,9 @@ impl Dump {
     pub(super) fn push_more(self, context: &mut CommandContext<'_>) -> Option<Dump> {
         let unix_zero_s = context.shared.unix_zero_s();
         let out = context.out.bytes_mut();
+        let keyspace = context.cache.keyspace(0).unwrap_or_default();
         let next = context.cache.pin().scan(self.from, |item| match self.form {
-            _ if !is_memcached_key(item.key()) => {}
+            _ if !is_memcached_key(item.key(), keyspace) => {}
             Form::Metadump => push_metadump(out, &item, unix_zero_s),
             Form::Mgdump => push_mgdump(out, &item),
         });
@@ -150,9 +151,9 @@ fn push_mgdump(out: &mut Vec<u8>, item: &Item<'_>) {
     }
 }
 
-/// Whether a command of this protocol can name the key.
-fn is_memcached_key(key: &[u8]) -> bool {
-    (1..=KEY_BYTES_MAX).contains(&key.len())
+/// Whether a command of this protocol can name the key. It sees the first keyspace only.
+fn is_memcached_key(key: &[u8], keyspace: Keyspace) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len()) && keyspace.stores_as_is(key)
 }
 
 /// Whether a line can carry the key unchanged.
@@ -188,12 +189,13 @@ pub(super) fn cachedump(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         return context.push(replies::BAD_FORMAT);
     };
     let unix_zero_s = context.shared.unix_zero_s();
+    let keyspace = context.cache.keyspace(0).unwrap_or_default();
     let mut dump = Vec::new();
     let mut left = if limit == 0 { u32::MAX } else { limit };
     let mut from = (class == CLASS).then(Cursor::default);
     while let Some(cursor) = from.filter(|_| left > 0) {
         from = context.cache.pin().scan(cursor, |item| {
-            if left == 0 || !is_plain(item.key()) || !is_memcached_key(item.key()) {
+            if left == 0 || !is_plain(item.key()) || !is_memcached_key(item.key(), keyspace) {
                 return;
             }
             let expires = match item.expiry().second(0) {

@@ -6,7 +6,7 @@
 //!                                   └ values are prefetched this far ahead
 //! ```
 
-use forerun_cache::{CacheGuard, Item};
+use forerun_cache::{CacheGuard, Item, names_keyspace};
 use forerun_core::arch::prefetch_bytes;
 
 /// Values are prefetched this many answers ahead.
@@ -62,6 +62,8 @@ pub(crate) struct Lookups<'b, 'g> {
     first: usize,
     next: usize,
     chunk: usize,
+    /// Whether keys that name a keyspace have no items.
+    hides_keyspaces: bool,
 }
 
 impl<'b, 'g> Lookups<'b, 'g> {
@@ -79,6 +81,15 @@ impl<'b, 'g> Lookups<'b, 'g> {
             first: 0,
             next: 0,
             chunk,
+            hides_keyspaces: false,
+        }
+    }
+
+    /// The same for a client that must not see other keyspaces than the first one.
+    pub(crate) fn hiding_keyspaces(self, hides_keyspaces: bool) -> Self {
+        Self {
+            hides_keyspaces,
+            ..self
         }
     }
 
@@ -129,6 +140,11 @@ impl<'b, 'g> Lookups<'b, 'g> {
         let keys = &self.keys[self.next..self.next + count];
         let looked_up = self.guard.multi_get_slices(keys, &mut self.items);
         debug_assert!(looked_up.is_ok(), "there are as many items as keys");
+        if self.hides_keyspaces {
+            for (key, item) in keys.iter().zip(&mut self.items) {
+                *item = item.take().filter(|_| !names_keyspace(key));
+            }
+        }
         for position in 0..FETCH_AHEAD {
             self.fetch(position);
         }

@@ -6,10 +6,10 @@ use forerun_cache::{
 };
 
 use crate::protocol::meta_flags::{Command, Flags};
-use crate::protocol::meta_keys::push_base64;
+use crate::protocol::meta_keys::{DecodedKey, push_base64};
 use crate::protocol::numbers::push_u64;
+use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
-use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject, push_repeated};
@@ -18,7 +18,7 @@ use super::meta_get::{expiry_after, expiry_of_new, meta_get};
 /// `mg` with any flags.
 pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.counters.cmd_meta.add(1);
-    let mut decoded = [0; KEY_BYTES_MAX];
+    let mut decoded = DecodedKey::new(context.has_keyspaces());
     let mut flags = Flags::NONE;
     match flags.parse(Command::Get, line, tokens, &mut decoded) {
         Ok(key) => meta_get(context, key, &flags),
@@ -29,7 +29,7 @@ pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext
 /// `md`.
 pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.counters.cmd_meta.add(1);
-    let mut decoded = [0; KEY_BYTES_MAX];
+    let mut decoded = DecodedKey::new(context.has_keyspaces());
     let mut flags = Flags::NONE;
     let key = match flags.parse(Command::Delete, line, tokens, &mut decoded) {
         Ok(key) => key,
@@ -75,7 +75,7 @@ pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandCont
 /// `ma`.
 pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.counters.cmd_meta.add(1);
-    let mut decoded = [0; KEY_BYTES_MAX];
+    let mut decoded = DecodedKey::new(context.has_keyspaces());
     let mut flags = Flags::NONE;
     let key = match flags.parse(Command::Arithmetic, line, tokens, &mut decoded) {
         Ok(key) => key,
@@ -212,7 +212,7 @@ fn push_counted(
 /// `me key [b]`: reports what the cache knows about an item.
 pub(super) fn debug(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.counters.cmd_meta.add(1);
-    let mut decoded = [0; KEY_BYTES_MAX];
+    let mut decoded = DecodedKey::new(context.has_keyspaces());
     let mut flags = Flags::NONE;
     let key = match flags.parse(Command::Debug, line, tokens, &mut decoded) {
         Ok(key) => key,

@@ -14,7 +14,8 @@
 //!   dump.rs:  ──► Dump     in a list of all keys, one part after another
 //! ```
 //!
-//! `storage.rs` stores data blocks. `binary/` executes binary requests in the same states, and
+//! `storage.rs` stores data blocks. `next_writes.rs` looks ahead in the input, so that the memory
+//! accesses of writes that were sent together overlap. `binary/` executes binary requests in the same states, and
 //! `binary_answers.rs` composes their answers. `answers.rs` answers reads, with `lookups.rs`, and
 //! with `frame_answers.rs` for frames.
 //! `commands.rs` has the other classic commands, `admin.rs` the operator commands,
@@ -37,6 +38,7 @@ mod lookups;
 mod meta_answer;
 mod meta_commands;
 mod meta_get;
+mod next_writes;
 mod reads;
 mod stat_lines;
 mod stats;
@@ -399,6 +401,7 @@ impl Session {
         if context.out.is_full() {
             return Step::Full;
         }
+        context.prefetch_writes(*at, |at| next_writes::text_write(bytes, at));
         let rest = &bytes[*at..];
         let window = &rest[..rest.len().min(LINE_BYTES_MAX)];
         match memchr(b'\n', window) {

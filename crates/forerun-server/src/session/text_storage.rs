@@ -49,7 +49,7 @@ impl Session {
         line_len: usize,
     ) -> Step {
         context.counters.cmd_meta.add(1);
-        let mut decoded = [0; KEY_BYTES_MAX];
+        let mut decoded = DecodedKey::new(context.has_keyspaces());
         match parse_meta(line, tokens, &mut decoded, context) {
             Ok((command, len)) => self.store(command, len, rest, context, at, line_len),
             Err(refused) => self.refuse(refused, context, at, line_len),

@@ -40,7 +40,7 @@ impl Session {
         at: &mut usize,
         line_len: usize,
     ) -> Step {
-        let mut decoded = [0; KEY_BYTES_MAX];
+        let mut decoded = DecodedKey::new(context.has_keyspaces());
         match parse_fill(tokens, &mut decoded) {
             Ok((command, len)) => self.store(command, len, rest, context, at, line_len),
             Err(refused) => self.refuse(refused, context, at, line_len),

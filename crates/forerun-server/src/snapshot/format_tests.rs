@@ -130,3 +130,46 @@ fn a_file_of_the_version_before_is_read() {
     assert_eq!(item(&after, b"later"), expected(Some(9)));
     assert_eq!(after.last_cas(), 12);
 }
+
+/// A cache with so many keyspaces.
+fn with_keyspaces(keyspaces: u16) -> Cache {
+    let options = cache().options().clone();
+    Cache::new(options.keyspaces(keyspaces)).expect("a cache")
+}
+
+#[test]
+fn a_key_keeps_its_keyspace_also_in_a_cache_with_another_number_of_them() {
+    // The last one looks like a key of keyspace 1.
+    let keys = [&b"a"[..], b"", b"\n\x01a"];
+    for (written_with, read_with) in [(1, 1), (1, 16), (16, 1), (16, 16), (16, 2), (2, 16)] {
+        let before = with_keyspaces(written_with);
+        let of = |cache: &Cache, number| cache.keyspace(number).expect("it has so many");
+        for number in [0, 1, 9]
+            .into_iter()
+            .filter(|number| *number < written_with)
+        {
+            for key in keys {
+                let _ = before.set(&of(&before, number).stored_key(key), &[number as u8]);
+            }
+        }
+        let mut bytes = Vec::new();
+        write_to(&before, &mut bytes, || NOW_UNIX_MS, |_, _| Ok(())).expect("a write to memory");
+        let after = with_keyspaces(read_with);
+        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_MS).expect("a valid file");
+        let mut found = 0;
+        for number in 0..read_with {
+            for key in keys {
+                let value = after.get(of(&after, number).stored_key(key));
+                let is_kept = [0, 1, 9].contains(&number) && number < written_with;
+                let expected = is_kept.then(|| vec![number as u8]);
+                assert_eq!(
+                    value, expected,
+                    "{written_with} to {read_with}: {number} {key:?}"
+                );
+                found += u64::from(is_kept);
+            }
+        }
+        assert_eq!((stats.items, after.len()), (found, found));
+        assert_eq!(stats.refused, before.len() - found);
+    }
+}

@@ -16,7 +16,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cache, Expiry, Item, ItemKind, Store, StoreResult, StoreValue};
+use forerun_cache::{Cache, Expiry, Item, ItemKind, Keyspace, Store, StoreResult, StoreValue};
 
 use crate::snapshot_error::VERSION_3;
 
@@ -27,6 +27,9 @@ use super::frames::{FRAME_BYTES, FrameReader};
 const SECONDS: u8 = 1;
 /// The unit of items that expire at a millisecond.
 const MILLISECONDS: u8 = 2;
+
+/// Added to the kind if the key names a keyspace of a cache that had several.
+const IN_KEYSPACE: u8 = 0x80;
 
 /// The longest key of version 3.
 const KEY_BYTES_MAX_V3: u8 = 250;
@@ -106,10 +109,14 @@ impl Clocks {
 }
 
 /// Appends a record up to its value.
-pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, clocks: Clocks) {
+pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, clocks: Clocks, keyspace: Keyspace) {
     let (unit, expires_at) = clocks.to_unix(item.expiry());
+    let mut kind = item.kind() as u8;
+    if !keyspace.stores_as_is(item.key()) {
+        kind |= IN_KEYSPACE;
+    }
     // Keys have at most 65,535 bytes, values at most 1 GiB.
-    head.extend_from_slice(&[unit, item.kind() as u8]);
+    head.extend_from_slice(&[unit, kind]);
     head.extend_from_slice(&(item.key().len() as u16).to_le_bytes());
     head.extend_from_slice(&item.flags().to_le_bytes());
     head.extend_from_slice(&expires_at.to_le_bytes());
@@ -157,6 +164,8 @@ pub(super) enum Read {
     Expired,
     /// An item that the cache refused.
     Refused,
+    /// An item of a keyspace that the cache does not have.
+    NoKeyspace,
     /// The end of the items.
     End(End),
 }
@@ -172,6 +181,8 @@ pub(super) struct Buffers {
 struct Head {
     unit: u8,
     kind: ItemKind,
+    /// Whether the key names a keyspace.
+    in_keyspace: bool,
     key_len: usize,
 }
 
@@ -191,16 +202,18 @@ impl Head {
             return Ok(Some(Head {
                 unit: SECONDS,
                 kind: ItemKind::String,
+                in_keyspace: false,
                 key_len: unit.into(),
             }));
         }
         let mut rest = [0; 3];
         from.take(&mut rest)?;
         let [kind, l0, l1] = rest;
-        match ItemKind::from_number(kind) {
-            Some(kind) if matches!(unit, SECONDS | MILLISECONDS) => Ok(Some(Head {
+        match ItemKind::from_number(kind & !IN_KEYSPACE) {
+            Some(item_kind) if matches!(unit, SECONDS | MILLISECONDS) => Ok(Some(Head {
                 unit,
-                kind,
+                kind: item_kind,
+                in_keyspace: kind & IN_KEYSPACE != 0,
                 key_len: u16::from_le_bytes([l0, l1]).into(),
             })),
             _ => Err(from.damaged("a record is of an unknown type")),
@@ -234,6 +247,7 @@ fn read_and_store<R: io::Read>(
     let Some(Head {
         unit,
         kind,
+        in_keyspace,
         key_len,
     }) = Head::read(from, version)?
     else {
@@ -248,6 +262,10 @@ fn read_and_store<R: io::Read>(
     let Buffers { key, value } = buffers;
     key.resize(key_len, 0);
     from.take(key)?;
+    if !place_key(cache, key, in_keyspace) {
+        skip(from, value_len)?;
+        return Ok(Read::NoKeyspace);
+    }
     let Some(expiry) = clocks.to_expiry(unit, expires_at) else {
         skip(from, value_len)?;
         return Ok(Read::Expired);
@@ -282,6 +300,27 @@ fn read_and_store<R: io::Read>(
         StoreResult::Stored { .. } => Read::Stored,
         _ => Read::Refused,
     })
+}
+
+/// Replaces the key of a record by the one under which this cache has the item. The cache that
+/// wrote it may have had another number of keyspaces. Returns false if this one has no such
+/// keyspace.
+fn place_key(cache: &Cache, key: &mut Vec<u8>, in_keyspace: bool) -> bool {
+    let number = match (in_keyspace, key.get(1)) {
+        (false, _) => 0,
+        (true, Some(&number)) => number.into(),
+        (true, None) => u16::MAX,
+    };
+    let Some(keyspace) = cache.keyspace(number) else {
+        return false;
+    };
+    if in_keyspace {
+        key.drain(..2);
+    }
+    if !keyspace.stores_as_is(key) {
+        key.splice(..0, keyspace.prefix()).for_each(drop);
+    }
+    true
 }
 
 fn skip<R: io::Read>(from: &mut FrameReader<R>, count: usize) -> Result<(), Fault> {

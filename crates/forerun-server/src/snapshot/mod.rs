@@ -278,6 +278,7 @@ fn write_to<W: Write>(
     let clocks = Clocks::to_write(cache, now_unix_ms);
     // A flush that becomes due meanwhile does not remove what is written already.
     let scheduled_flush = cache.scheduled_flush();
+    let keyspace = cache.keyspace(0).unwrap_or_default();
     to.write_all(&header(clocks.unix_s))?;
     let mut frames = FrameWriter::new(to);
     let mut items = 0;
@@ -290,7 +291,7 @@ fn write_to<W: Write>(
                 return;
             }
             items += 1;
-            push_head(&mut piece.bytes, &item, clocks);
+            push_head(&mut piece.bytes, &item, clocks, keyspace);
             let is_long = item.value().len() >= SHARED_BYTES_MIN;
             match is_long.then(|| item.to_shared()).flatten() {
                 Some(value) => piece.shared.push((piece.bytes.len(), value)),
@@ -395,7 +396,7 @@ fn load_from(
         match read_record(&mut frames, version, cache, &mut buffers, clocks)? {
             Record::Stored => stats.items += 1,
             Record::Expired => stats.expired += 1,
-            Record::Refused => stats.refused += 1,
+            Record::Refused | Record::NoKeyspace => stats.refused += 1,
             Record::End(end) => {
                 let read = stats.items + stats.expired + stats.refused;
                 if end.items != read || !frames.is_at_end()? {

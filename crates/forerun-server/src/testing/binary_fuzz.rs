@@ -157,7 +157,7 @@ fn push_request(stream: &mut Vec<u8>, opcode: u8, next: &mut impl FnMut() -> u8)
 /// Sends `stream` to a session. Checks that the answers are whole, and that only what needs no user
 /// succeeds before a login. Returns whether a client has logged in.
 fn play_and_check(clients: Clients, stream: &[u8]) -> bool {
-    let shared = server(clients);
+    let shared = server(clients, 1);
     let before = shared.cache().stats();
     let answers = play_on(&shared, stream, &[], usize::MAX);
     let (mut may_use, mut has_logged_in) = (clients == Clients::All, false);

@@ -2,6 +2,7 @@
 
 mod binary_fuzz;
 mod multi_get_fuzz;
+mod play;
 mod resp_fuzz;
 mod session_fuzz;
 mod snapshot_fuzz;

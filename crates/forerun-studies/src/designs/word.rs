@@ -1,18 +1,20 @@
-//! The types of keys and values: `u32` and `u64`, with their vectors and atomics.
+//! The types of keys and values: `u16`, `u32` and `u64`, with their vectors and atomics.
 
 use super::hasher::{Constants, Hash};
-use super::sync::{AtomicU32, AtomicU64, AtomicWord};
+use super::narrow_lanes::NarrowLanes;
+use super::sync::{AtomicU16, AtomicU32, AtomicU64, AtomicWord};
 use forerun_core::arch::{Lanes, Simd};
 use std::fmt::Debug;
 
 mod sealed {
     /// Prevents other implementations: tables rely on every bit pattern being a valid word.
     pub trait Sealed {}
+    impl Sealed for u16 {}
     impl Sealed for u32 {}
     impl Sealed for u64 {}
 }
 
-/// A key or a value: `u32` or `u64`. Every number is a legal key and a legal value.
+/// A key or a value: `u16`, `u32` or `u64`. Every number is a legal key and a legal value.
 pub trait Word:
     sealed::Sealed + Copy + Eq + Ord + std::hash::Hash + Debug + Default + Send + Sync + 'static
 {
@@ -27,6 +29,12 @@ pub trait Word:
     )]
     type Atomic: AtomicWord + Debug;
 
+    /// A word that holds a key's hash: its own type, or `u32` for a narrower one.
+    #[doc(hidden)]
+    type HashWord: Word;
+
+    /// The most slots of a table whose keys these are: every slot's number must be such a word.
+    const SLOTS_MAX: usize = super::SLOTS_MAX;
     /// Size in memory.
     const BYTES: usize = size_of::<Self>();
     /// The smallest word.
@@ -57,9 +65,50 @@ pub trait Word:
     ) -> (Self::Lanes<S>, Self::Lanes<S>);
 }
 
+impl Word for u16 {
+    type Lanes<S: Simd> = NarrowLanes<S>;
+    type Atomic = AtomicU16;
+    type HashWord = u32;
+    const SLOTS_MAX: usize = u16::MAX as usize;
+    const ZERO: u16 = 0;
+    const MAX: u16 = u16::MAX;
+
+    #[inline(always)]
+    fn to_u64(self) -> u64 {
+        u64::from(self)
+    }
+
+    #[inline(always)]
+    fn from_u64(bits: u64) -> u16 {
+        bits as u16
+    }
+
+    #[inline(always)]
+    fn eq_slots<S: Simd, const N: usize>(simd: S, slots: &[u16; N], needle: u16) -> u32 {
+        simd.eq_u16(slots, needle)
+    }
+
+    #[inline(always)]
+    fn hash(self, constants: &Constants) -> Hash {
+        constants.hash_u32(u32::from(self))
+    }
+
+    #[inline(always)]
+    fn hash_lanes<S: Simd>(
+        simd: S,
+        keys: NarrowLanes<S>,
+        constants: &Constants,
+    ) -> (NarrowLanes<S>, NarrowLanes<S>) {
+        let (first, step) = constants.hash_u32s(simd, keys.wide);
+        let narrow = |wide| NarrowLanes { simd, wide };
+        (narrow(first), narrow(step))
+    }
+}
+
 impl Word for u32 {
     type Lanes<S: Simd> = S::U32s;
     type Atomic = AtomicU32;
+    type HashWord = u32;
     const ZERO: u32 = 0;
     const MAX: u32 = u32::MAX;
 
@@ -92,6 +141,7 @@ impl Word for u32 {
 impl Word for u64 {
     type Lanes<S: Simd> = S::U64s;
     type Atomic = AtomicU64;
+    type HashWord = u64;
     const ZERO: u64 = 0;
     const MAX: u64 = u64::MAX;
 

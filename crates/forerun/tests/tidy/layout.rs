@@ -63,6 +63,21 @@ pub(crate) fn modules_beside_directories<'a>(paths: impl Iterator<Item = &'a str
         .collect()
 }
 
+/// Files beside the `main.rs` of a test program that it does not name: nothing compiles them.
+pub(crate) fn left_out<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let files: BTreeMap<&str, &str> = files.collect();
+    let left_out = |path: &str| {
+        let (folder, name) = path.rsplit_once('/')?;
+        let module = name.strip_suffix(".rs").filter(|name| *name != "main")?;
+        let main = files.get(format!("{folder}/main.rs").as_str())?;
+        let is_test = folder.rsplit('/').nth(1) == Some("tests");
+        let named = format!("mod {module};");
+        let is_named = main.lines().any(|line| line.ends_with(&named));
+        (is_test && !is_named).then(|| format!("{folder}/main.rs does not name {path}"))
+    };
+    files.keys().filter_map(|path| left_out(path)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +97,18 @@ mod tests {
         assert_eq!(beside(["a/src/x/mod.rs", "a/src/x/y.rs"]), 0);
         assert_eq!(beside(["a/tests/x.rs", "a/tests/x/y.rs"]), 0);
         assert_eq!(beside(["a/src/x.rs", "a/src/x/data.txt"]), 0);
+    }
+
+    #[test]
+    fn a_test_that_no_program_has_is_found() {
+        let left_out = |main: &'static str| {
+            let others = ["x.rs", "y.rs", "z.rs", "notes.md"];
+            let others = others.map(|name| (format!("a/tests/t/{name}"), ""));
+            let files = others.iter().map(|(path, text)| (path.as_str(), *text));
+            left_out(files.chain([(main, "mod x;\npub mod y;\n")]))
+        };
+        let found = left_out("a/tests/t/main.rs");
+        assert_eq!(found, ["a/tests/t/main.rs does not name a/tests/t/z.rs"]);
+        assert!(left_out("a/tests/u/main.rs").is_empty());
     }
 }

@@ -3,7 +3,8 @@
 //! - a line is at most 100 columns wide, and a drawing 132;
 //! - a file has at most 600 lines, and the README 120;
 //! - a file's name says what it holds, so few files share one;
-//! - a module with submodules is `name/mod.rs`, never `name.rs` beside a directory `name`.
+//! - a module with submodules is `name/mod.rs`, never `name.rs` beside a directory `name`;
+//! - a test program with several files names all of them.
 //!
 //! Each error names the file and the line that break the rule. `layers/` checks which module
 //! may import which.
@@ -84,6 +85,13 @@ fn a_module_is_in_the_directory_of_its_submodules() {
     let files = files();
     let beside = layout::modules_beside_directories(files.iter().map(|(path, ..)| path.as_str()));
     assert!(beside.is_empty(), "{}", beside.join("\n"));
+}
+
+#[test]
+fn every_file_of_a_test_program_is_compiled() {
+    let files = files();
+    let left_out = layout::left_out(files.iter().map(|(path, _, text)| (&**path, &**text)));
+    assert!(left_out.is_empty(), "{}", left_out.join("\n"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Bench<'_> {
     ) -> Result<Vec<PlacedRow>> {
         let load_factor = sweep.load_factors[nth];
         let slots = slots::<K, V>(size_bytes);
-        let keys = Keys::new((slots as f64 * load_factor) as u64, 1)?;
+        let keys = Keys::new::<K>((slots as f64 * load_factor) as u64, 1)?;
         let cells = sweep.cells();
         self.bar
             .set_status(&format!("filling tables to {load_factor}"));
@@ -175,7 +175,8 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    fn head<K: Word, V: Word>(
+    /// A row without results.
+    pub(super) fn head<K: Word, V: Word>(
         &self,
         keys: &Keys,
         cell: &Cell,

@@ -9,6 +9,8 @@
 //!          for each table x instruction set x strategy        a case
 //!        random lines by the same number of threads           a case: the base of the shares
 //!    rates and ratios                                         compare.rs
+//!
+//!  writes instead of lookups                                  writes.rs
 //! ```
 
 mod case;
@@ -16,6 +18,7 @@ mod compare;
 mod filled;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 pub(super) use case::check_names;
 

@@ -1,6 +1,7 @@
 use super::super::contender::tests::Map;
 use super::super::contender::{FIND_BATCH, GET};
 use super::super::run_turn::UpdateKind;
+use super::super::sweep::Operation;
 use super::*;
 use forerun_core::Pages;
 use forerun_core::arch::Isa;
@@ -41,13 +42,21 @@ fn measure(sweep: &Sweep, memory_bytes: usize) -> Result<Vec<HashRow>> {
     let maps = [Map::new("one"), Map::new(MEMC3), half];
     let all = maps.each_ref().map(|map| map as &dyn Contender<u64, u64>);
     check_names(sweep, &all)?;
-    bar.set_total(bench.steps(sweep, &all));
+    let steps = match sweep.operation {
+        Operation::Lookup => bench.steps(sweep, &all),
+        Operation::Write => bench.write_steps(sweep, &all),
+    };
+    bar.set_total(steps);
     let mut rows = Vec::new();
-    bench.measure(sweep, &all, &mut |new| {
-        rows.extend(new);
+    let mut emit = |new| {
+        rows.extend::<Vec<HashRow>>(new);
         Ok(())
-    })?;
-    assert_eq!(bar.position(), bench.steps(sweep, &all));
+    };
+    match sweep.operation {
+        Operation::Lookup => bench.measure(sweep, &all, &mut emit)?,
+        Operation::Write => bench.measure_writes(sweep, &all, &mut emit)?,
+    }
+    assert_eq!(bar.position(), steps);
     Ok(rows)
 }
 
@@ -102,6 +111,42 @@ fn reads_beside_updates_are_compared_with_quiet_ones() {
         assert_eq!(row.common.inserts_per_second.is_some(), busy);
         assert_eq!(row.update_kind.is_some(), busy);
     }
+}
+
+#[test]
+fn writes_have_a_row_for_each_operation_batch_and_map() {
+    let sweep = Sweep {
+        operation: Operation::Write,
+        batches: vec![1, 8],
+        load_factors: vec![0.4],
+        ..sweep()
+    };
+    let rows = measure(&sweep, usize::MAX).unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 3);
+    for row in &rows {
+        assert!(["insert", "remove"].contains(&&*row.common.case));
+        assert!(row.common.keys_per_second > 0.0 && row.common.hit_rate.is_none());
+        assert!(row.common.roofline_share.is_some_and(|share| share > 0.0));
+        assert!(row.common.speedup_vs_single.is_some() && row.speedup_vs_memc3.is_some());
+        if row.common.batch == 1 {
+            assert_eq!(row.common.speedup_vs_single, Some(1.0));
+        }
+    }
+    // A map with half the slots is full before it is written to.
+    let fuller = Sweep {
+        load_factors: vec![0.8],
+        ..sweep
+    };
+    let rows = measure(&fuller, 0).unwrap();
+    let full: Vec<&HashRow> = rows.iter().filter(|row| !row.is_measured()).collect();
+    assert_eq!((rows.len(), full.len()), (2 * 2 * 3, 2 * 2));
+    assert!(full.iter().all(|row| row.design == "half"));
+    let large = Sweep {
+        batches: vec![512],
+        ..fuller
+    };
+    let error = measure(&large, usize::MAX).unwrap_err();
+    assert!(format!("{error:#}").contains("an eighth"), "{error:#}");
 }
 
 #[test]

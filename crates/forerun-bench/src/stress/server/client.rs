@@ -24,6 +24,9 @@ const SLEEPING_CLIENTS: u32 = 9;
 const SLEEPING_STEPS: u32 = 25;
 const SLEEPING_GETS: usize = 8;
 
+/// This share of the steps, in percent, is in RESP.
+const RESP_STEPS: u32 = 30;
+
 /// The answer to a store for which there is no memory.
 const REFUSED: &str = "SERVER_ERROR out of memory storing object";
 
@@ -42,42 +45,48 @@ pub struct ValueLimits {
 
 /// A value that was sent and whose answer is to come.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
-    key: Key,
-    version: u64,
-    may_be_refused: bool,
+pub(super) struct Sent {
+    pub(super) key: Key,
+    pub(super) version: u64,
+    pub(super) may_be_refused: bool,
 }
 
 /// A client: its connection, and its keys.
 pub struct Client<'a> {
     server: Target,
-    expected: &'a ExpectedVersions,
+    pub(super) resp_server: Target,
+    pub(super) expected: &'a ExpectedVersions,
     values: ValueLimits,
     number: u32,
-    rng: SmallRng,
+    pub(super) rng: SmallRng,
     wire: Wire,
+    /// A connection in RESP.
+    pub(super) resp: Wire,
     /// A second connection, whose answers are not being read.
     asleep: Option<(Wire, Key, Floor)>,
-    request: Vec<u8>,
+    pub(super) request: Vec<u8>,
     pub counters: Counters,
 }
 
 impl<'a> Client<'a> {
     pub fn connect(
-        server: Target,
+        (server, resp_server): (Target, Target),
         expected: &'a ExpectedVersions,
         values: ValueLimits,
         number: u32,
         seed: u64,
     ) -> Result<Client<'a>, String> {
         let wire = Wire::connect(&server)?;
+        let resp = Wire::connect(&resp_server)?;
         Ok(Client {
             server,
+            resp_server,
             expected,
             values,
             number,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(number) << 32),
             wire,
+            resp,
             asleep: None,
             request: Vec::new(),
             counters: Counters::default(),
@@ -125,6 +134,9 @@ impl<'a> Client<'a> {
         if may_sleep && self.rng.random_ratio(1, SLEEPING_STEPS) {
             return self.sleep();
         }
+        if self.rng.random_ratio(RESP_STEPS, 100) {
+            return self.resp_step();
+        }
         match self.rng.random_range(0..1000) {
             0..400 => self.get(),
             400..600 => self.meta_get(),
@@ -143,7 +155,7 @@ impl<'a> Client<'a> {
     }
 
     /// One of the client's own keys that it writes to in order.
-    fn own(&mut self) -> Key {
+    pub(super) fn own(&mut self) -> Key {
         Key {
             client: self.number,
             number: self.rng.random_range(LOOSE_KEYS..self.expected.keys()),
@@ -158,7 +170,7 @@ impl<'a> Client<'a> {
     }
 
     /// Keys of any client, with the floors of their versions.
-    fn keys_of_any_client(&mut self, count: usize) -> Vec<(Key, Floor)> {
+    pub(super) fn keys_of_any_client(&mut self, count: usize) -> Vec<(Key, Floor)> {
         let mut asked: Vec<(Key, Floor)> = Vec::with_capacity(count);
         for _ in 0..count {
             let key = Key {
@@ -205,7 +217,7 @@ impl<'a> Client<'a> {
     }
 
     /// Appends a value of the next version, in a request whose form `head` writes for its length.
-    fn push_value(&mut self, key: Key, head: impl FnOnce(&mut Self, usize)) -> Sent {
+    pub(super) fn push_value(&mut self, key: Key, head: impl FnOnce(&mut Self, usize)) -> Sent {
         let bytes = self.bytes();
         self.push_value_of(key, bytes, head)
     }
@@ -276,6 +288,10 @@ impl<'a> Client<'a> {
 
     fn set(&mut self) -> Result<(), String> {
         let key = self.own();
+        self.set_key(key)
+    }
+
+    pub(super) fn set_key(&mut self, key: Key) -> Result<(), String> {
         let sent = self.push_value(key, |client, bytes| {
             client.write(format_args!("set {key} 0 0 {bytes}\r\n"));
         });

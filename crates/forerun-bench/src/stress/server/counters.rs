@@ -14,6 +14,8 @@ pub struct Counters {
     pub slept: u64,
     pub malformed: u64,
     pub refused: u64,
+    /// Steps in RESP.
+    pub resp: u64,
 }
 
 impl Counters {
@@ -29,5 +31,6 @@ impl Counters {
         self.slept += other.slept;
         self.malformed += other.malformed;
         self.refused += other.refused;
+        self.resp += other.resp;
     }
 }

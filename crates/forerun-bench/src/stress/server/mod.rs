@@ -4,6 +4,7 @@
 //! ```text
 //!  mod.rs                the server, its memory, the summary
 //!  client.rs             what a client does, at random
+//!  resp_client.rs        what it does over RESP, on the same keys
 //!  counters.rs           what clients have done
 //!  wire.rs               a connection, plain, with TLS, or over UCX
 //!  ucx_stream.rs         a connection over UCX
@@ -20,6 +21,7 @@ mod counters;
 mod expected_versions;
 mod limits;
 mod operator;
+mod resp_client;
 #[cfg(feature = "ucx")]
 mod ucx_stream;
 #[cfg(not(feature = "ucx"))]
@@ -99,17 +101,20 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let share = Share {
         threads: 1,
         memory_mib: plan.memory_mib,
-        // Killed connections may linger while new ones arrive, and some clients have two.
-        connections: 3 * plan.connections as usize + 64,
+        // Killed connections may linger while new ones arrive. Each client has another one in RESP,
+        // and some have a third.
+        connections: 4 * plan.connections as usize + 64,
         cores: split.server.clone(),
     };
     let dir = tempfile::tempdir().context("cannot make a temporary directory")?;
     let certificates = Certificates::new(dir.path())?;
     let plain = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+    let resp = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
     let snapshot = dir.path().join("cache.snapshot");
     let mut program = Program::forerun()?;
     for (option, value) in [
         ("--listen", format!("notls:{plain}").into()),
+        ("--resp", format!("notls:{resp}").into()),
         ("--ssl-chain-cert", certificates.certificate().into()),
         ("--ssl-key", certificates.key().into()),
         ("--snapshot", snapshot.clone().into_os_string()),
@@ -161,6 +166,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     pin(&split.client);
     let load = Load {
         clients,
+        resp: Target::Plain(resp),
         ucx,
         tls: (server.address(), config),
         expected: &expected,
@@ -293,6 +299,8 @@ struct ServerUsage {
 struct Load<'a> {
     /// For clients without TLS.
     clients: Target,
+    /// Where the server speaks RESP.
+    resp: Target,
     ucx: Allowance,
     tls: (SocketAddr, Arc<ClientConfig>),
     expected: &'a ExpectedVersions,
@@ -379,7 +387,8 @@ impl Load<'_> {
                 0 => Target::Tls(self.tls.0, self.tls.1.clone()),
                 _ => self.clients.clone(),
             };
-            let worked = Client::connect(target, self.expected, self.values, number, seed)
+            let servers = (target, self.resp.clone());
+            let worked = Client::connect(servers, self.expected, self.values, number, seed)
                 .and_then(|mut client| {
                     let filled = if std::mem::take(&mut fills) {
                         client.fill(&self.stop)
@@ -437,13 +446,14 @@ fn summary(
     ))?;
     out.line(format_args!(
         "  clients    {} times reconnected, {} killed, {} half closed, {} read slowly, {} slept, \
-         {} sent nonsense",
+         {} sent nonsense; {} steps in RESP",
         count(counters.reconnected),
         count(counters.killed),
         count(counters.half_closed),
         count(counters.read_slowly),
         count(counters.slept),
-        count(counters.malformed)
+        count(counters.malformed),
+        count(counters.resp)
     ))?;
     out.line(format_args!(
         "  meanwhile  {} snapshots, {} new certificates, {} changes of the memory limit",

@@ -201,18 +201,51 @@ impl Wire {
                     None => return Err(format!("{} was not requested there", header.key)),
                 }
             };
-            self.value.resize(header.bytes + 2, 0);
-            let read = self.stream.read_exact(&mut self.value);
-            self.has_ended = read.is_err();
-            read.map_err(|error| format!("the value of {key} is cut short: {error}"))?;
-            let value = self
-                .value
-                .strip_suffix(b"\r\n")
-                .ok_or_else(|| format!("the value of {key} does not end"))?;
-            expected.check(key, floor, value::version_of(key, value)?)?;
+            self.check_value(expected, key, floor, header.bytes)?;
             found += 1;
             cas = header.cas;
         }
+    }
+
+    /// Reads the answer to a `GET` of a key over RESP and checks it. Returns whether there was a
+    /// value.
+    pub fn bulk(
+        &mut self,
+        expected: &ExpectedVersions,
+        key: Key,
+        floor: Floor,
+    ) -> Result<bool, String> {
+        let line = self.line()?;
+        if line == b"$-1" {
+            expected.check_missing(key, floor)?;
+            return Ok(false);
+        }
+        let bytes = line
+            .strip_prefix(b"$")
+            .and_then(|bytes| std::str::from_utf8(bytes).ok()?.parse().ok())
+            .filter(|bytes| *bytes <= VALUE_BYTES_MAX)
+            .ok_or_else(|| format!("GET {key} was answered {}", shown(line)))?;
+        self.check_value(expected, key, floor, bytes)?;
+        Ok(true)
+    }
+
+    /// Reads a value of a key and its line end, and checks it.
+    fn check_value(
+        &mut self,
+        expected: &ExpectedVersions,
+        key: Key,
+        floor: Floor,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.value.resize(bytes + 2, 0);
+        let read = self.stream.read_exact(&mut self.value);
+        self.has_ended = read.is_err();
+        read.map_err(|error| format!("the value of {key} is cut short: {error}"))?;
+        let value = self
+            .value
+            .strip_suffix(b"\r\n")
+            .ok_or_else(|| format!("the value of {key} does not end"))?;
+        expected.check(key, floor, value::version_of(key, value)?)
     }
 
     /// Reads and discards at most `bytes` bytes; returns how many arrived.
@@ -313,6 +346,35 @@ mod tests {
             (cut, "cut short"),
             (Vec::new(), "closed"),
             (b"SERVER_ERROR busy\r\n".to_vec(), "SERVER_ERROR busy"),
+        ] {
+            let fault = read(bytes).unwrap_err();
+            assert!(fault.contains(why), "{fault}, not {why}");
+        }
+    }
+
+    #[test]
+    fn values_in_resp_are_checked_in_the_same_way() {
+        let expected = ExpectedVersions::new(1, 100, false);
+        let key = Key {
+            client: 0,
+            number: 50,
+        };
+        expected.draw(key);
+        expected.stored(key, 1);
+        let floor = expected.floor(key);
+        let read = |bytes: Vec<u8>| received(bytes).bulk(&expected, key, floor);
+        let answer = |version| {
+            let mut value = Vec::new();
+            value::push(key, version, 100, &mut value);
+            [format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat()
+        };
+        assert_eq!(read(answer(1)), Ok(true));
+        for (bytes, why) in [
+            (answer(2), "the last"),
+            (b"$-1\r\n".to_vec(), "missing"),
+            (b"$5\r\nhello\r\n".to_vec(), "another key's value"),
+            (b"$99999999999\r\n".to_vec(), "was answered"),
+            (b"-ERR busy\r\n".to_vec(), "ERR busy"),
         ] {
             let fault = read(bytes).unwrap_err();
             assert!(fault.contains(why), "{fault}, not {why}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use forerun_cache::{CacheOptions, Clock, WhenFull};
+use forerun_cache::{CacheOptions, Clock, KEYSPACES_MAX, WhenFull};
 use forerun_core::size::parse_size;
 use forerun_server::{
     Address, Listen, MinVersion, Protocol, ServerOptions, Settings, SnapshotOptions, TlsOptions,
@@ -55,6 +55,15 @@ pub struct Args {
     /// several times
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     resp: Vec<String>,
+    /// Number of databases for RESP, which clients choose by SELECT; memcached's clients see the
+    /// first one, 0
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(KEYSPACES_MAX))
+    )]
+    resp_databases: u16,
     /// Unix socket to listen on; replaces TCP unless --listen is given
     #[arg(short = 's', long, value_name = "FILE")]
     unix_socket: Option<PathBuf>,
@@ -335,6 +344,7 @@ impl Args {
             .memory_limit_bytes(self.memory_limit)
             .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_FACTOR_MAX))
             .max_item_bytes(max_item_bytes)
+            .keyspaces(self.resp_databases)
             // The server advances it.
             .clock(Clock::Ticked)
             .when_full(if self.disable_evictions {

@@ -29,6 +29,8 @@ pub(super) struct Copied {
     /// What the moved items take on the old server.
     pub moved_bytes: u64,
     pub gone: u64,
+    /// Keys that have changed on the old server since it listed them.
+    pub changed: u64,
     pub stale: u64,
     pub unreadable: u64,
     pub filled: Filled,
@@ -139,6 +141,7 @@ impl Run<'_> {
         let ReadItems {
             items,
             gone,
+            changed: changed_there,
             stale,
             unreadable,
         } = read;
@@ -150,6 +153,7 @@ impl Run<'_> {
             refused,
         } = target.fill(&items, second)?;
         copied.gone += gone;
+        copied.changed += changed_there;
         copied.stale += stale;
         copied.unreadable += unreadable;
         copied.filled.stored += stored;

@@ -28,6 +28,7 @@ use crate::login::{Login, LoginArgs};
 use crate::output::{self, Out};
 use copy::{Copied, Pace, Run};
 use moved_keys::MovedKeys;
+use source::Statistics;
 use target::Target;
 
 /// How long a warm-up lasts at most by default, in seconds: a day.
@@ -183,7 +184,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let mut total = 0_u64;
     for server in &args.from {
-        total = total.saturating_add(source::item_count(server, &login)?);
+        total = total.saturating_add(Statistics::of(server, &login)?.items);
     }
     let what = if args.dry_run { "counting" } else { "copying" };
     let bar = Progress::on_terminal().rate(what, Some(total), "keys");
@@ -253,6 +254,7 @@ fn summary(copied: &Copied, args: &Args) -> String {
         (filled.existing, "copied before"),
         (filled.changed, "changed by clients"),
         (copied.gone, "gone"),
+        (copied.changed, "changed since they were listed"),
         (copied.stale, "marked as stale"),
         (filled.refused, "refused for lack of room"),
         (copied.unreadable, "that no command can carry"),

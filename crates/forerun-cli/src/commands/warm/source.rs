@@ -37,8 +37,10 @@ pub(super) struct ListedKey {
     pub key: Vec<u8>,
     /// What the item takes there.
     pub size_bytes: u64,
-    /// The version of the item, if its value is a hash.
-    pub hash_cas: Option<u64>,
+    /// The version of the item, if the list has it.
+    pub cas: Option<u64>,
+    /// Whether its value is a hash. The list then has its version.
+    pub is_hash: bool,
     /// Whether the item expires at a millisecond.
     pub is_ms: bool,
 }
@@ -117,15 +119,14 @@ fn listed(line: &[u8]) -> Option<ListedKey> {
     let key = percent_decoded(words.next()?.strip_prefix(b"key=")?)?;
     let field = |name: &[u8]| words.clone().find_map(|word| word.strip_prefix(name));
     let size_bytes = number(field(b"size=")?)?;
-    let hash_cas = match field(b"kind=") {
-        Some(b"hash") => Some(number(field(b"cas=")?)?),
-        _ => None,
-    };
+    let cas = field(b"cas=").and_then(number);
+    let is_hash = field(b"kind=") == Some(b"hash");
     let is_key = (1..=KEY_BYTES_MAX).contains(&key.len()) && size_bytes <= ITEM_BYTES_MAX;
-    is_key.then_some(ListedKey {
+    (is_key && (cas.is_some() || !is_hash)).then_some(ListedKey {
         key,
         size_bytes,
-        hash_cas,
+        cas,
+        is_hash,
         is_ms: field(b"unit=") == Some(b"ms"),
     })
 }
@@ -161,22 +162,37 @@ pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> Option<&'static [u8]> {
     Some(b" b")
 }
 
-/// The number of items on a server, for the progress bar; 0 if it does not say.
-pub(super) fn item_count(server: &ServerAddress, login: &Login) -> anyhow::Result<u64> {
-    let mut connection = connection::open(server, login)?;
-    connection.send(b"stats\r\n")?;
-    read_item_count(&mut connection)
+/// What an old server says about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Statistics {
+    /// The number of items, for the progress bar; 0 if it does not say.
+    pub items: u64,
+    /// Whether a value may be a hash, because the server also speaks RESP.
+    pub has_hashes: bool,
 }
 
-fn read_item_count(connection: &mut RawConnection) -> anyhow::Result<u64> {
-    let mut items = 0;
+impl Statistics {
+    pub(super) fn of(server: &ServerAddress, login: &Login) -> anyhow::Result<Statistics> {
+        Statistics::read(&mut connection::open(server, login)?)
+    }
+
+    fn read(connection: &mut RawConnection) -> anyhow::Result<Statistics> {
+        connection.send(b"stats\r\n")?;
+        read_statistics(connection)
+    }
+}
+
+fn read_statistics(connection: &mut RawConnection) -> anyhow::Result<Statistics> {
+    let mut statistics = Statistics::default();
     for _ in 0..STATS_LINES_MAX {
         let line = connection.line()?;
         if line == b"END" {
-            return Ok(items);
+            return Ok(statistics);
         }
         if let Some(count) = line.strip_prefix(b"STAT curr_items ") {
-            items = number(count).unwrap_or(0);
+            statistics.items = number(count).unwrap_or(0);
+        } else if line.starts_with(b"STAT cmd_resp ") {
+            statistics.has_hashes = true;
         } else if !line.starts_with(b"STAT ") {
             let line = line.to_vec();
             return Err(unexpected(connection, &line));
@@ -188,6 +204,8 @@ fn read_item_count(connection: &mut RawConnection) -> anyhow::Result<u64> {
 /// Reads items of a server.
 pub(super) struct ItemReader {
     connection: RawConnection,
+    /// Whether a value may be a hash.
+    has_hashes: bool,
     request: Vec<u8>,
 }
 
@@ -195,8 +213,10 @@ pub(super) struct ItemReader {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ReadItems {
     pub items: Vec<Item>,
-    /// Keys that are not there any more or expire within a second, and hashes that have changed.
+    /// Keys that are not there any more or expire within a second.
     pub gone: u64,
+    /// Keys whose item has changed since it was listed, on a server with hashes.
+    pub changed: u64,
     /// Items that wait for a new value from a client.
     pub stale: u64,
     /// Keys that no command can carry.
@@ -205,8 +225,11 @@ pub(super) struct ReadItems {
 
 impl ItemReader {
     pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<ItemReader> {
+        let mut connection = connection::open(server, login)?;
+        let has_hashes = Statistics::read(&mut connection)?.has_hashes;
         Ok(ItemReader {
-            connection: connection::open(server, login)?,
+            connection,
+            has_hashes,
             request: Vec::new(),
         })
     }
@@ -265,9 +288,9 @@ impl ItemReader {
                 read.stale += 1;
                 continue;
             }
-            // The answer does not tell the kind, so it must be the item that was listed.
-            if listed.hash_cas.is_some_and(|cas| cas != head.cas) {
-                read.gone += 1;
+            // The answer does not tell whether it is a hash, so it must be the item that was listed.
+            if (listed.is_hash || self.has_hashes) && listed.cas != Some(head.cas) {
+                read.changed += 1;
                 continue;
             }
             let ttl = match head.ttl {
@@ -282,7 +305,7 @@ impl ItemReader {
             read.items.push(Item {
                 key: listed.key.clone(),
                 value,
-                is_hash: listed.hash_cas.is_some(),
+                is_hash: listed.is_hash,
                 flags: head.flags,
                 ttl,
                 cas: head.cas,
@@ -342,8 +365,17 @@ mod tests {
         ListedKey {
             key,
             size_bytes,
-            hash_cas: None,
+            cas: None,
+            is_hash: false,
             is_ms: false,
+        }
+    }
+
+    fn reader(answers: &[u8], has_hashes: bool) -> ItemReader {
+        ItemReader {
+            connection: of(answers),
+            has_hashes,
+            request: Vec::new(),
         }
     }
 
@@ -363,7 +395,10 @@ mod tests {
     fn the_lists_of_old_and_new_memcached_servers_are_read() {
         let lines = "key=a exp=-1 la=5 cas=2 fetch=yes cls=1 size=71\n\
             key=%00%2Fb%20c exp=9 la=5 cas=2 fetch=no cls=1 flags=3 size=8\nEND\r\n";
-        let expected = [listed_key(b"a", 71), listed_key(b"\0/b c", 8)];
+        let expected = [listed_key(b"a", 71), listed_key(b"\0/b c", 8)].map(|key| ListedKey {
+            cas: Some(2),
+            ..key
+        });
         assert_eq!(list(lines).expect("a list"), expected);
         assert_eq!(list(&format!("OK\r\n{lines}")).expect("a list"), expected);
         assert_eq!(list("END\r\n").expect("an empty list"), []);
@@ -398,10 +433,7 @@ mod tests {
         let keys = [b"a", b"b", b"c", b"d", b"e"].map(|key| listed_key(key, 1));
         let answers = "VA 3 f7 t-1 c9 O0\r\nx\r\n\r\nVA 0 f0 t60 c8 O2\r\n\r\n\
             VA 1 f0 t1 c3 O3\r\nx\r\nVA 1 f0 t9 c3 O4 X W\r\nx\r\nMN\r\n";
-        let mut reader = ItemReader {
-            connection: of(answers.as_bytes()),
-            request: Vec::new(),
-        };
+        let mut reader = reader(answers.as_bytes(), false);
         let asked: Vec<&ListedKey> = keys.iter().collect();
         let read = reader.read_answers(&asked).expect("answers");
         let item = |key: &[u8], value: &[u8], flags, ttl, cas| Item {
@@ -428,10 +460,7 @@ mod tests {
         let keys = list(lines).expect("a list");
         assert!(keys.iter().all(|key| key.is_ms));
         let answers = "VA 1 f0 p900 c9 O0\r\nx\r\nVA 1 f0 p1 c8 O1\r\nx\r\nMN\r\n";
-        let mut reader = ItemReader {
-            connection: of(answers.as_bytes()),
-            request: Vec::new(),
-        };
+        let mut reader = reader(answers.as_bytes(), false);
         let asked: Vec<&ListedKey> = keys.iter().collect();
         let read = reader.read_answers(&asked).expect("answers");
         let ttls: Vec<_> = read.items.iter().map(|item| item.ttl).collect();
@@ -444,12 +473,9 @@ mod tests {
         let lines = "key=a exp=-1 la=5 cas=9 fetch=no cls=1 kind=hash size=71\n\
             key=b exp=-1 la=5 cas=8 fetch=no cls=1 kind=hash size=71\nEND\r\n";
         let keys = list(lines).expect("a list");
-        assert_eq!(keys[1].hash_cas, Some(8));
+        assert_eq!((keys[1].cas, keys[1].is_hash), (Some(8), true));
         let answers = "VA 1 f0 t-1 c9 O0\r\nx\r\nVA 1 f0 t-1 c10 O1\r\nx\r\nMN\r\n";
-        let mut reader = ItemReader {
-            connection: of(answers.as_bytes()),
-            request: Vec::new(),
-        };
+        let mut reader = reader(answers.as_bytes(), false);
         let asked: Vec<&ListedKey> = keys.iter().collect();
         let read = reader.read_answers(&asked).expect("answers");
         let copied: Vec<_> = read
@@ -457,18 +483,30 @@ mod tests {
             .iter()
             .map(|item| (&item.key[..], item.is_hash))
             .collect();
-        assert_eq!((copied, read.gone), (vec![(&b"a"[..], true)], 1));
+        assert_eq!((copied, read.changed), (vec![(&b"a"[..], true)], 1));
         assert!(list("key=a kind=hash size=71\nEND\r\n").is_err());
+    }
+
+    #[test]
+    fn a_string_that_may_have_become_a_hash_since_it_was_listed_is_not_copied() {
+        let lines = "key=a exp=-1 la=5 cas=9 fetch=no cls=1 size=71\n\
+            key=b exp=-1 la=5 cas=8 fetch=no cls=1 size=71\nEND\r\n";
+        let keys = list(lines).expect("a list");
+        let asked: Vec<&ListedKey> = keys.iter().collect();
+        let answers = b"VA 1 f0 t-1 c9 O0\r\nx\r\nVA 1 f0 t-1 c10 O1\r\nx\r\nMN\r\n";
+        for (has_hashes, copied, changed) in [(true, 1, 1), (false, 2, 0)] {
+            let read = reader(answers, has_hashes)
+                .read_answers(&asked)
+                .expect("answers");
+            assert_eq!((read.items.len(), read.changed), (copied, changed));
+        }
     }
 
     #[test]
     fn a_key_that_no_command_can_carry_is_not_asked_for_and_has_no_answer() {
         let keys = [listed_key(&[b' '; 240], 1), listed_key(b"b", 1)];
         let read = |answers: &str| {
-            let mut reader = ItemReader {
-                connection: of(answers.as_bytes()),
-                request: Vec::new(),
-            };
+            let mut reader = reader(answers.as_bytes(), false);
             let read = reader.read(&keys);
             let request = String::from_utf8_lossy(&reader.request).into_owned();
             (read, request)
@@ -485,9 +523,12 @@ mod tests {
 
     #[test]
     fn statistics_that_do_not_end_or_are_wrong_are_errors() {
-        let count = |text: &str| read_item_count(&mut of(text.as_bytes()));
+        let count = |text: &str| read_statistics(&mut of(text.as_bytes()));
+        let expected = |items, has_hashes| Statistics { items, has_hashes };
         let text = "STAT pid 1\r\nSTAT curr_items 17\r\nEND\r\n";
-        assert_eq!(count(text).expect("a count"), 17);
+        assert_eq!(count(text).expect("a count"), expected(17, false));
+        let text = "STAT cmd_resp 0\r\nEND\r\n";
+        assert_eq!(count(text).expect("statistics"), expected(0, true));
         assert!(count("ERROR\r\n").is_err());
         let endless = count(&"STAT pid 1\r\n".repeat(STATS_LINES_MAX + 1));
         assert!(
@@ -510,10 +551,7 @@ mod tests {
             "CLIENT_ERROR invalid flag\r\nMN\r\n",
             "VA 1 f0 t-1 c1 O0\r\nx\r\nVA 1152921504606846976 f0 t-1 c1 O1\r\n",
         ] {
-            let mut reader = ItemReader {
-                connection: of(answers.as_bytes()),
-                request: Vec::new(),
-            };
+            let mut reader = reader(answers.as_bytes(), false);
             let asked: Vec<&ListedKey> = keys.iter().collect();
             assert!(reader.read_answers(&asked).is_err(), "{answers}");
         }

@@ -10,6 +10,7 @@ use super::driver::Reads;
 use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode, ReadBackend};
+use crate::testing::cases;
 
 mod cached_reads;
 mod changed_budget;
@@ -503,6 +504,8 @@ fn a_dropped_lookup_does_not_block_the_others() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(64, 256)))]
+
     /// A page that was read and not evicted is a hit; any other is a miss.
     #[test]
     fn resident_pages_are_hits_and_others_misses(

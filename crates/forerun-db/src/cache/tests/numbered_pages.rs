@@ -96,6 +96,9 @@ impl PageSource for Numbered {
     fn may_be_trusted(&self) -> bool {
         true
     }
+    fn head(&self, page: &[u8]) -> u64 {
+        head_of(page[0])
+    }
     fn note_leaf(&self, _: u32, _: PageLocation, _: &[u8]) {}
     fn note_missing_leaf(&self, _: u32, _: PageLocation, _: &[u8]) {}
     fn is_raw(&self, _: PageLocation) -> bool {
@@ -133,6 +136,11 @@ pub(super) fn cache_of(frames: usize) -> Arc<PageCache> {
     .unwrap()
 }
 
+/// The head of a page with this number.
+fn head_of(page_no: u8) -> u64 {
+    u64::from(page_no) << 40 | 1
+}
+
 /// Gets a page as a lookup does: from the cache or from the file.
 pub(super) async fn page<'g>(
     reads: &Reads<'g>,
@@ -141,9 +149,12 @@ pub(super) async fn page<'g>(
 ) -> Result<&'g [u8]> {
     let location = source.location(page_no);
     let len = location.raw_len as usize;
-    match reads.resident(&source.slots, page_no) {
-        // The rest of the frame does not belong to the page.
-        Some(bytes) => Ok(&bytes[..len]),
+    match reads.resident_with_head(&source.slots, page_no) {
+        Some((bytes, head)) => {
+            assert_eq!(head, head_of(page_no as u8));
+            // The rest of the frame does not belong to the page.
+            Ok(&bytes[..len])
+        }
         None => reads.page(source, page_no, location).await,
     }
 }

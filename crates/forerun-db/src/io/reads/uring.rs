@@ -162,6 +162,12 @@ impl Ring {
         is_asked
     }
 
+    /// Ends the time for which batches do not ask again.
+    #[cfg(test)]
+    pub(super) fn end_wait() {
+        refusals().lacks_until_ms.store(1, Ordering::Relaxed);
+    }
+
     /// Makes the kernel seem to refuse rings, or to grant them again. Returns the previous setting.
     #[cfg(test)]
     pub(super) fn refuse(refused: bool) -> bool {

@@ -9,6 +9,9 @@ use anyhow::{Result, bail};
 use crate::differential::connection::RunningServer;
 use crate::differential::program::output_of;
 
+/// The databases of each server.
+pub(super) const DATABASES: u16 = 4;
+
 /// The memory of Forerun's server. It is large enough that it does not evict.
 pub(super) const MEMORY_MIB: usize = 512;
 
@@ -60,9 +63,10 @@ impl RedisProgram {
         }
     }
 
-    /// Starts the program. It listens only on `socket`, has one database and saves nothing.
+    /// Starts the program. It listens only on `socket` and saves nothing.
     pub(super) fn start(&self, dir: &Path, socket: PathBuf) -> Result<RunningServer> {
         let mut command = Command::new(&self.path);
+        let databases = DATABASES.to_string();
         if self.kind == Kind::Forerun {
             command
                 .arg("serve")
@@ -70,6 +74,7 @@ impl RedisProgram {
                 .arg(dir.join("memcached.sock"))
                 .arg("--resp")
                 .arg(format!("unix:{}", socket.display()))
+                .args(["--resp-databases", &databases])
                 .args(["--memory-limit", &MEMORY_MIB.to_string()]);
             return RunningServer::process(command, socket);
         }
@@ -78,7 +83,7 @@ impl RedisProgram {
             .arg(&socket)
             .arg("--dir")
             .arg(dir)
-            .args(["--port", "0", "--databases", "1", "--save", ""])
+            .args(["--port", "0", "--databases", &databases, "--save", ""])
             .args(["--appendonly", "no", "--daemonize", "no"]);
         RunningServer::process(command, socket)
     }

@@ -21,7 +21,7 @@ use forerun_server::{Listen, Protocol, Server, ServerOptions};
 
 use super::compare_values::{Transaction, compare};
 use super::generate::CHURN;
-use super::programs::{Kind, MEMORY_MIB, RedisProgram};
+use super::programs::{DATABASES, Kind, MEMORY_MIB, RedisProgram};
 use super::reply_value::Value;
 use crate::differential::command::{Command, Word};
 use crate::differential::connection::{Connection, End, Reply, RunningServer};
@@ -72,7 +72,10 @@ impl RespServers {
 
 /// Starts this workspace's server.
 fn start_ours(socket: PathBuf) -> Result<RunningServer> {
-    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(MEMORY_MIB << 20))?;
+    let options = CacheOptions::default()
+        .memory_limit_bytes(MEMORY_MIB << 20)
+        .keyspaces(DATABASES);
+    let cache = Cache::new(options)?;
     let listen = Listen::unix(&socket, 0o700).with_protocol(Protocol::Resp);
     let mut options = ServerOptions::new(vec![listen]);
     options.threads = 2;
@@ -234,6 +237,18 @@ fn ask(
     })
 }
 
+/// Lets a new connection select the database that another one has.
+fn select_as(first: &mut Connection, new: &mut Connection, step: &Step, now_ms: i64) -> Result<()> {
+    let command = |line: &str| Command::array(line.split(' ').map(Word::text).collect());
+    let info = ask(first, &[command("CLIENT INFO")], step, now_ms)?;
+    let text = String::from_utf8_lossy(&info.bytes);
+    // A connection that the server has closed has no answer.
+    let database = text.split(' ').find_map(|field| field.strip_prefix("db="));
+    let database = database.unwrap_or("0");
+    ask(new, &[command(&format!("SELECT {database}"))], step, now_ms)?;
+    Ok(())
+}
+
 /// Scans to the end and returns what was found, one element in a line, sorted.
 fn scan(
     server: &RunningServer,
@@ -249,6 +264,7 @@ fn scan(
         _ => (2, 2),
     };
     let mut second = server.connect()?;
+    select_as(connection, &mut second, step, now_ms)?;
     let mut found = BTreeSet::new();
     let mut after_first_page = Vec::new();
     for page in 0..PAGES_MAX {

@@ -228,22 +228,17 @@ impl Net {
         poll.woken || !poll.queue.is_empty()
     }
 
-    /// Connects a client to the listener with or without TLS, or to that for RESP. Returns `None`
-    /// if no server listens.
+    /// Connects a client to the listener of a protocol with or without TLS. Returns `None` if no
+    /// server listens.
     pub fn connect(
         &self,
         tls: bool,
-        resp: bool,
+        protocol: Protocol,
         capacities: (usize, usize),
         style: ReportStyle,
     ) -> Option<ClientSocket> {
         let mut state = self.state();
         let mut listeners = state.listeners.iter();
-        let protocol = if resp {
-            Protocol::Resp
-        } else {
-            Protocol::Memcached
-        };
         let number = listeners.position(|bound| {
             (bound.tls, bound.protocol) == (tls, protocol) && bound.registration.is_some()
         })?;

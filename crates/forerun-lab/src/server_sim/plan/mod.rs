@@ -7,6 +7,8 @@ mod variations;
 
 use std::time::Duration;
 
+use forerun_server::Protocol;
+
 use super::disk::DiskPlan;
 use super::net::ReportStyle;
 
@@ -132,6 +134,17 @@ pub struct ClientPlan {
     pub end: End,
     /// With TLS: it supports only TLS 1.2.
     pub tls12: bool,
+}
+
+impl ClientPlan {
+    /// What the client speaks.
+    pub fn protocol(&self) -> Protocol {
+        if self.resp {
+            Protocol::Resp
+        } else {
+            Protocol::Memcached
+        }
+    }
 }
 
 /// How fast a client is: at most this many bytes at a time, and pauses of at most this length.

@@ -446,7 +446,7 @@ impl<'p> Simulation<'p> {
         if client.stage == ClientStage::Before {
             let (plan, net) = (&client.plan, &self.sim.net);
             let tls = plan.tls;
-            let socket = net.connect(tls, plan.resp, plan.capacities, plan.style);
+            let socket = net.connect(tls, plan.protocol(), plan.capacities, plan.style);
             match socket {
                 Some(socket) => {
                     let config = if client.plan.tls12 {

@@ -17,6 +17,8 @@ mod lookup_requests;
 mod other_requests;
 mod storage_requests;
 
+use forerun_cache::names_keyspace;
+
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::binary::HEADER_BYTES;
@@ -26,6 +28,7 @@ use crate::protocol::binary::reply::{Status, push_error, push_success};
 use crate::protocol::binary::sasl;
 
 use super::command_context::CommandContext;
+use super::next_writes::binary_write;
 use super::reads::{Batch, Scratch};
 use super::{Session, SessionError, SessionState, State, Step};
 pub(super) use authentication::Access;
@@ -57,6 +60,7 @@ impl Session {
             if context.out.is_full() {
                 return Step::Full;
             }
+            context.prefetch_writes(*at, |at| binary_write(bytes, at));
         }
         let rest = &bytes[*at..];
         let Some(head) = rest.first_chunk() else {
@@ -77,6 +81,9 @@ impl Session {
         match Request::parse(&header, rest) {
             Parsed::Incomplete => Step::More,
             _ if needs_user => self.refuse_request(header.id, Status::AuthError, context),
+            Parsed::Request(request) if context.has_keyspaces() && names_keyspace(request.key) => {
+                self.refuse_request(header.id, Status::Invalid, context)
+            }
             Parsed::Request(request) => {
                 self.execute(&request, rest, at, context, header.head_len())
             }

@@ -26,7 +26,7 @@ mod probe;
 mod vertical;
 
 use super::hasher::{Constants, Hash, scale};
-use super::lookup::{self, Batch};
+use super::lookup::{self, Batch, by_lane};
 use super::sentinel_entries::{SentinelEntries, any_sentinel, is_sentinel};
 use super::slab::Slab;
 use super::{BuildError, FixedTable, Full, Lookup, Word};
@@ -64,7 +64,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
     /// # Errors
     /// Too many slots to address; the memory could not be allocated.
     pub fn new(slots: usize, isa: Isa, seed: u64) -> Result<Self, BuildError> {
-        let buckets = BuildError::check_slots(slots)?.div_ceil(M);
+        let buckets = BuildError::check_slots::<K>(slots)?.div_ceil(M);
         Ok(Cuckoo {
             buckets: Slab::new(buckets as u32)?,
             keys: PhantomData,
@@ -182,7 +182,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
     fn find(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup) -> usize {
         let lookup = lookup.resolve(self.memory_bytes(), keys.len());
         let batch = Batch::new(keys, values, found);
-        let hits = match vertical::find(self, batch, lookup) {
+        let hits = match by_lane::find(self.isa, self, batch, lookup) {
             Ok(hits) => hits,
             Err(batch) => lookup::find(self.isa, self, batch, lookup),
         };

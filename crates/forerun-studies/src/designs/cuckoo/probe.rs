@@ -2,10 +2,11 @@
 
 use super::super::Word;
 use super::super::hasher::scale;
+use super::super::lookup::by_lane::first_buckets;
 use super::super::lookup::{Probe, Step};
 use super::Cuckoo;
 use super::bucket_layout::BucketLayout;
-use forerun_core::arch::{Lanes, Simd};
+use forerun_core::arch::Simd;
 
 /// The next bucket of a lookup.
 #[derive(Clone, Copy, Default)]
@@ -36,18 +37,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
 
     #[inline(always)]
     fn start_buckets<S: Simd>(&self, simd: S, keys: &[K], starts: &mut [K]) {
-        let vectors = keys.len() - keys.len() % K::Lanes::<S>::LEN;
-        let len = K::Lanes::splat(simd, K::from_u64(u64::from(self.buckets.len())));
-        let (whole, rest) = keys.split_at(vectors);
-        let (whole_starts, rest_starts) = starts.split_at_mut(vectors);
-        let chunks = whole.chunks_exact(K::Lanes::<S>::LEN);
-        for (keys, starts) in chunks.zip(whole_starts.chunks_exact_mut(K::Lanes::<S>::LEN)) {
-            let (first, _) = K::hash_lanes(simd, K::Lanes::load(simd, keys), &self.constants);
-            first.scale(len).store(starts);
-        }
-        for (&key, start) in rest.iter().zip(rest_starts) {
-            *start = K::from_u64(u64::from(self.choice(key, 0)));
-        }
+        first_buckets(simd, &self.constants, self.buckets.len(), keys, starts);
     }
 
     #[inline(always)]

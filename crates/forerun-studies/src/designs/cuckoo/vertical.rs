@@ -13,126 +13,23 @@
 //! closes its lane. Closed lanes are masked and read nothing. Values are loaded lane by lane, from
 //! the lines that the gathers have fetched.
 
-use super::super::lookup::Batch;
+use super::super::Word;
+use super::super::lookup::by_lane::{LANES_MAX, LaneProbe, answer, load};
 use super::super::sentinel_entries::empty;
 use super::super::slab::Slab;
-use super::super::{Lookup, Word};
 use super::Cuckoo;
 use super::bucket_layout::BucketLayout;
-use forerun_core::arch::{Lanes, Mask, Simd, WithSimd, dispatch};
+use forerun_core::arch::{Lanes, Mask, Simd};
 
-/// The maximum number of lanes of a vector.
-const LANES_MAX: usize = 16;
-/// Keys between a prefetch and its gather.
-const AHEAD: usize = 48;
-
-/// The lines that are prefetched for later keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fetch {
-    /// Prefetch nothing, because the table fits in a CPU cache.
-    Nothing,
-    /// Prefetch all buckets of each key.
-    All,
-}
-
-/// The lookup of a batch. All slices have the same length.
-struct Vertical<'a, 'b, K, V, const N: usize, const M: usize, B> {
-    table: &'a Cuckoo<K, V, N, M, B>,
-    keys: &'b [K],
-    values: &'b mut [V],
-    found: &'b mut [bool],
-    fetch: Fetch,
-}
-
-impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>> WithSimd
-    for Vertical<'_, '_, K, V, N, M, B>
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>> LaneProbe<K, V>
+    for Cuckoo<K, V, N, M, B>
 {
-    /// The number of keys found.
-    type Output = usize;
-
     #[inline(always)]
-    fn with<S: Simd>(self, simd: S) -> usize {
-        let Vertical {
-            table,
-            keys,
-            values,
-            found,
-            fetch,
-        } = self;
-        let lanes = K::Lanes::<S>::LEN;
-        if fetch == Fetch::All {
-            for keys in keys[..keys.len().min(AHEAD)].chunks(lanes) {
-                table.prefetch_lanes(simd, keys);
-            }
-        }
-        let mut hits = 0;
-        let mut from = 0;
-        while from < keys.len() {
-            let to = keys.len().min(from + lanes);
-            if fetch == Fetch::All {
-                let ahead = keys.len().min(from + AHEAD);
-                table.prefetch_lanes(simd, &keys[ahead..keys.len().min(ahead + lanes)]);
-            }
-            let (values, found) = (&mut values[from..to], &mut found[from..to]);
-            hits += table.find_lanes(simd, &keys[from..to], values, found);
-            from = to;
-        }
-        hits
+    fn lanes<S: Simd>(_: S) -> usize {
+        K::Lanes::<S>::LEN
     }
-}
 
-/// Looks a batch up by lanes. If `lookup` is another strategy, returns the batch unchanged.
-pub(super) fn find<
-    'b,
-    K: Word,
-    V: Word,
-    const N: usize,
-    const M: usize,
-    B: BucketLayout<K, V, M>,
->(
-    table: &Cuckoo<K, V, N, M, B>,
-    batch: Batch<'b, K, V>,
-    lookup: Lookup,
-) -> Result<usize, Batch<'b, K, V>> {
-    let fetch = match lookup {
-        Lookup::Vertical => Fetch::Nothing,
-        Lookup::VerticalAll => Fetch::All,
-        _ => return Err(batch),
-    };
-    let Batch {
-        keys,
-        values,
-        found,
-    } = batch;
-    let work = Vertical {
-        table,
-        keys,
-        values,
-        found,
-        fetch,
-    };
-    Ok(dispatch(table.isa, work))
-}
-
-/// Loads a vector with at most as many keys as it has lanes. The last key fills the remaining
-/// lanes.
-#[inline(always)]
-fn load<S: Simd, K: Word>(simd: S, keys: &[K]) -> K::Lanes<S> {
-    if keys.len() >= K::Lanes::<S>::LEN {
-        return K::Lanes::load(simd, keys);
-    }
-    let mut padded = [keys.last().copied().unwrap_or_default(); LANES_MAX];
-    padded[..keys.len()].copy_from_slice(keys);
-    K::Lanes::load(simd, &padded)
-}
-
-impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
-    Cuckoo<K, V, N, M, B>
-{
-    /// Bytes of a bucket for each of its slots, padding included.
-    const SLOT_BYTES: usize = Slab::<B>::STRIDE_BYTES / M;
-
-    /// Prefetches all candidates of a vector of keys.
+    /// Prefetches all candidates of the keys.
     #[inline(always)]
     fn prefetch_lanes<S: Simd>(&self, simd: S, keys: &[K]) {
         if keys.is_empty() {
@@ -150,7 +47,6 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
         }
     }
 
-    /// Looks up a vector of keys. Returns the number found.
     #[inline(always)]
     fn find_lanes<S: Simd>(
         &self,
@@ -185,16 +81,17 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
         }
         let mut places = [K::ZERO; LANES_MAX];
         place.store(&mut places);
-        let hit = hit.bits();
-        let answers = values.iter_mut().zip(found).zip(&places);
-        for (i, ((value, found), place)) in answers.enumerate() {
-            let place = place.to_u64() as usize;
-            *value = self.buckets.get((place / M) as u32).value(place % M);
-            *found = hit >> i & 1 == 1;
-        }
-        let last = (1u32 << keys.len()) - 1;
-        (hit & last).count_ones() as usize
+        answer((hit.bits(), &places), values, found, |place| {
+            self.buckets.get((place / M) as u32).value(place % M)
+        })
     }
+}
+
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
+    Cuckoo<K, V, N, M, B>
+{
+    /// Bytes of a bucket for each of its slots, padding included.
+    const SLOT_BYTES: usize = Slab::<B>::STRIDE_BYTES / M;
 
     /// The keys in this slot of the buckets whose first slots are `first`, for the open lanes.
     ///
@@ -216,10 +113,11 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
         // zeroed, and not written while the table is borrowed.
         unsafe {
             match Self::SLOT_BYTES {
+                4 => K::Lanes::gather::<4>(base, first, open, none),
                 8 => K::Lanes::gather::<8>(base, first, open, none),
                 16 => K::Lanes::gather::<16>(base, first, open, none),
-                // A slot is a key and a value of 4 or 8 bytes each.
-                _ => unreachable!("a slot of 8 or 16 bytes"),
+                // A slot is a key and a value of 2, 4 or 8 bytes each.
+                _ => unreachable!("a slot of 4, 8 or 16 bytes"),
             }
         }
     }

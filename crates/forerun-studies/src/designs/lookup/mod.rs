@@ -11,7 +11,9 @@
 //!
 //! `p` is a prefetch; a prime marks a later bucket of a key. `StagedAll` and `PipelinedAll`
 //! prefetch all buckets of a key together, and compare them together without a branch.
+//! `by_lane.rs` looks up a key per lane.
 
+pub(super) mod by_lane;
 mod direct;
 mod pending_keys;
 mod pipelined;

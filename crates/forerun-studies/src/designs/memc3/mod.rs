@@ -85,7 +85,7 @@ impl<K: Word, V: Word> MemC3<K, V> {
     /// # Errors
     /// Too many slots to address; the memory could not be allocated.
     pub fn new(slots: usize, isa: Isa, seed: u64) -> Result<Self, BuildError> {
-        let buckets = BuildError::check_slots(slots)?
+        let buckets = BuildError::check_slots::<K>(slots)?
             .div_ceil(SLOTS)
             .next_power_of_two();
         Ok(MemC3 {

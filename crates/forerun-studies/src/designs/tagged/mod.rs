@@ -76,7 +76,7 @@ impl<K: Word, V: Word, T: Tag> Tagged<K, V, T> {
     /// # Errors
     /// Too many slots to address; the memory could not be allocated.
     pub fn new(slots: usize, isa: Isa, seed: u64) -> Result<Self, BuildError> {
-        let groups = BuildError::check_slots(slots)?.div_ceil(GROUP).max(1) as u32;
+        let groups = BuildError::check_slots::<K>(slots)?.div_ceil(GROUP).max(1) as u32;
         Ok(Tagged {
             tags: Slab::new(groups)?,
             entries: Slab::new(groups * GROUP as u32)?,

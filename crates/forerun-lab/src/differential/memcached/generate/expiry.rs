@@ -7,8 +7,6 @@
 //! The clocks of both servers count whole seconds, and the test queries the servers one after the
 //! other. So no item of such a history expires close to the end of the wait.
 
-use rand::Rng;
-
 use super::{Command, Generator, Step, Word};
 
 /// How long to wait.
@@ -44,9 +42,9 @@ impl Generator {
     /// A time that has passed when the wait ends, or that passes long after it.
     fn time_around_the_wait(&mut self, letter: &'static str) -> Word {
         let seconds = if self.chance(0.5) {
-            self.random.random_range(1..=WAIT_S - MARGIN_S)
+            self.within(1..=WAIT_S - MARGIN_S)
         } else {
-            self.random.random_range(WAIT_S + MARGIN_S + 1..20)
+            self.within(WAIT_S + MARGIN_S + 1..=19)
         };
         if self.chance(0.3) {
             Word::TimeOfDay {

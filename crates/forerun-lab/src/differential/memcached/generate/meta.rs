@@ -1,7 +1,5 @@
 //! Generates the meta commands.
 
-use rand::seq::SliceRandom;
-
 use super::{Command, Generator, Word};
 
 /// How a key is used.
@@ -50,7 +48,7 @@ impl Generator {
     fn meta_key(&mut self) -> Key {
         let (sent, kind) = match self.below(6) {
             0 => {
-                let index = self.below(self.base64_keys.len());
+                let index = self.draw.below(self.base64_keys.len());
                 (self.base64_keys[index].clone(), Kind::Base64)
             }
             1 => (self.counter_key(), Kind::Counter),
@@ -155,18 +153,15 @@ impl Generator {
         if key.kind == Kind::Base64 {
             flags.push(Word::text("b"));
         }
-        flags.shuffle(&mut self.random);
+        self.shuffle(&mut flags);
         words.extend(flags);
         Command::with_value(words, &value)
     }
 
     /// A version to give to an item, so large that neither server reaches it by counting.
     fn new_version(&mut self) -> Word {
-        self.values += 1;
-        Word::text(format!(
-            "E{}",
-            1_000_000_000_000_u64 + u64::from(self.values)
-        ))
+        let number = self.next_value();
+        Word::text(format!("E{}", 1_000_000_000_000_u64 + u64::from(number)))
     }
 
     /// Flags with these letters, in any order.

@@ -12,12 +12,11 @@ mod garbage;
 mod meta;
 mod tokens;
 
-use rand::rngs::SmallRng;
-use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use std::ops::{Deref, DerefMut};
 
 use super::known_differences::{LATER, Version};
 use crate::differential::command::{Command, Word};
+use crate::differential::draw::Draw;
 use crate::differential::step::{CompareMode, Step};
 
 /// Steps of a history.
@@ -34,7 +33,7 @@ const BINARY_SHARE: f64 = 0.4;
 
 /// Generates a history.
 pub(super) struct Generator {
-    random: SmallRng,
+    draw: Draw,
     memcached: Version,
     keys: Vec<Vec<u8>>,
     /// Keys that are sent only in base64, in that form.
@@ -45,13 +44,11 @@ pub(super) struct Generator {
     binary_share: f64,
     /// Whether everything was flushed before.
     was_flushed: bool,
-    /// Numbers the values, so that each one is unique.
-    values: u32,
 }
 
 /// The history of `seed` for this version of memcached.
 pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
-    let mut random = SmallRng::seed_from_u64(seed);
+    let mut draw = Draw::new(seed);
     let mut keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"key:2".to_vec()];
     for key in [
         vec![b'k'; 250],
@@ -63,24 +60,23 @@ pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
     ] {
         // A later memcached reads this key as the word of that name.
         let is_word = key == b"noreply" && memcached >= LATER;
-        if random.random_bool(0.3) && !is_word {
+        if draw.chance(0.3) && !is_word {
             keys.push(key);
         }
     }
     let base64_keys = ["Zm9v", "/+8=", "44OG44K544OI", "AAECAyAKDQ=="]
         .iter()
         .map(|key| key.as_bytes().to_vec())
-        .take(random.random_range(1..=4))
+        .take(draw.within(1..=4))
         .collect();
     let mut generator = Generator {
-        random,
+        draw,
         memcached,
         keys,
         base64_keys,
         counter_keys: vec![b"n".to_vec(), b"n:2".to_vec()],
         binary_share: 0.0,
         was_flushed: false,
-        values: 0,
     };
     if generator.chance(EXPIRY_SHARE) {
         return generator.expiry_history();
@@ -88,9 +84,23 @@ pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
     if generator.chance(0.5) {
         generator.binary_share = BINARY_SHARE;
     }
-    let connections = generator.random.random_range(1..=4);
-    let steps = generator.random.random_range(STEPS);
+    let connections = generator.within(1..=4);
+    let steps = generator.within(STEPS);
     (0..steps).map(|_| generator.step(connections)).collect()
+}
+
+impl Deref for Generator {
+    type Target = Draw;
+
+    fn deref(&self) -> &Draw {
+        &self.draw
+    }
+}
+
+impl DerefMut for Generator {
+    fn deref_mut(&mut self) -> &mut Draw {
+        &mut self.draw
+    }
 }
 
 impl Generator {
@@ -100,21 +110,8 @@ impl Generator {
         self.memcached >= LATER
     }
 
-    fn chance(&mut self, probability: f64) -> bool {
-        self.random.random_bool(probability)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.random.random_range(0..end)
-    }
-
-    fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
-        // Pools are never empty.
-        from.choose(&mut self.random).copied().unwrap_or(from[0])
-    }
-
     fn step(&mut self, connections: usize) -> Step {
-        if self.binary_share > 0.0 && self.chance(self.binary_share) {
+        if self.binary_share > 0.0 && self.draw.chance(self.binary_share) {
             return self.binary_step();
         }
         let connection = self.below(connections);
@@ -159,19 +156,6 @@ impl Generator {
             cuts: self.cuts(),
             ..Step::new(connection, commands)
         }
-    }
-
-    /// Where a pipeline is split into packets of the network, if it is.
-    fn cuts(&mut self) -> Vec<u16> {
-        if !self.chance(0.3) {
-            return Vec::new();
-        }
-        let count = 1 + self.below(5);
-        let mut cuts: Vec<u16> = (0..count)
-            .map(|_| self.random.random_range(0..1000))
-            .collect();
-        cuts.sort_unstable();
-        cuts
     }
 
     /// A step of one command that is compared in its own way.
@@ -222,13 +206,13 @@ impl Generator {
     }
 
     fn plain_key(&mut self) -> Vec<u8> {
-        let index = self.below(self.keys.len() + 3);
+        let index = self.draw.below(self.keys.len() + 3);
         // The first key is used most.
         self.keys.get(index).unwrap_or(&self.keys[0]).clone()
     }
 
     fn counter_key(&mut self) -> Vec<u8> {
-        let index = self.below(self.counter_keys.len());
+        let index = self.draw.below(self.counter_keys.len());
         self.counter_keys[index].clone()
     }
 }

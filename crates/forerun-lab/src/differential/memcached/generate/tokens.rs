@@ -172,11 +172,11 @@ impl Generator {
 
     /// A value: digits, other text, and sometimes something long.
     pub(super) fn value(&mut self) -> Vec<u8> {
-        self.values += 1;
+        let number = self.next_value();
         match self.below(40) {
             0..=15 => self.pick(&VALUES).as_bytes().to_vec(),
             16..=22 => self.below(2000).to_string().into_bytes(),
-            23..=36 => format!("value {}", self.values).into_bytes(),
+            23..=36 => format!("value {number}").into_bytes(),
             37 => b"two\r\nlines\0\xff".to_vec(),
             38 => {
                 let len = self.below(20_000);
@@ -190,11 +190,6 @@ impl Generator {
                 self.long_value(len)
             }
         }
-    }
-
-    pub(super) fn long_value(&self, len: usize) -> Vec<u8> {
-        let pattern = format!("{}.", self.values);
-        pattern.bytes().cycle().take(len).collect()
     }
 
     /// A version: a recently returned one, or any number.

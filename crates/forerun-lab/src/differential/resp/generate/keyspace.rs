@@ -76,10 +76,15 @@ impl Generator {
                 .add(self.any_key()),
             29..=31 => {
                 let words = Words::of("COPY").add(self.any_key()).add(self.any_key());
-                let option = self.pick(&["", "", "REPLACE", "replace", "DB 0", "DB x", "FOO"]);
+                let option = self.pick(&[
+                    "", "", "REPLACE", "replace", "DB 0", "DB 1", "DB 9", "DB x", "FOO",
+                ]);
                 words.add_line(option)
             }
-            32..=34 => Words::of("OBJECT ENCODING").add(self.any_key()),
+            32 => Words::of("MOVE")
+                .add(self.any_key())
+                .add(self.pick(&["0", "1", "1", "2", "9", "x"])),
+            33..=34 => Words::of("OBJECT ENCODING").add(self.any_key()),
             35 => Words::of("OBJECT FREQ").add(self.any_key()),
             36 => Words::of("MEMORY USAGE").add(self.any_key()),
             37 => Words::of("HSCAN")

@@ -26,12 +26,11 @@ mod strings;
 mod times_to_live;
 mod tokens;
 
-use rand::rngs::SmallRng;
-use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use std::ops::{Deref, DerefMut};
 
 use super::programs::Kind;
 use crate::differential::command::{Command, Word};
+use crate::differential::draw::Draw;
 use crate::differential::step::Step;
 
 /// What the keys begin with that change during a scan.
@@ -49,7 +48,7 @@ const EXPIRY_CONNECTION: usize = 4;
 
 /// Generates a history.
 pub(super) struct Generator {
-    random: SmallRng,
+    draw: Draw,
     kinds: [Kind; 2],
     keys: Vec<Vec<u8>>,
     hash_keys: Vec<Vec<u8>>,
@@ -57,13 +56,11 @@ pub(super) struct Generator {
     in_transaction: [bool; EXPIRY_CONNECTION + 1],
     /// Whether a key expired before: the servers may count it among the keys for a while.
     has_expired: bool,
-    /// Numbers the values, so that each one is unique.
-    values: u32,
 }
 
 /// The history of `seed` for two servers of these kinds.
 pub(super) fn history(seed: u64, kinds: [Kind; 2]) -> Vec<Step> {
-    let mut random = SmallRng::seed_from_u64(seed);
+    let mut draw = Draw::new(seed);
     let mut keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"key:2".to_vec()];
     for key in [
         Vec::new(),
@@ -73,21 +70,20 @@ pub(super) fn history(seed: u64, kinds: [Kind; 2]) -> Vec<Step> {
         "Zürich".as_bytes().to_vec(),
         vec![b'K'; 5000],
     ] {
-        if random.random_bool(0.3) {
+        if draw.chance(0.3) {
             keys.push(key);
         }
     }
     let mut generator = Generator {
-        random,
+        draw,
         kinds,
         keys,
         hash_keys: vec![b"h".to_vec(), b"hash:2".to_vec()],
         in_transaction: [false; EXPIRY_CONNECTION + 1],
         has_expired: false,
-        values: 0,
     };
     let connections = generator.below(EXPIRY_CONNECTION) + 1;
-    let count = generator.random.random_range(STEPS);
+    let count = generator.within(STEPS);
     let mut steps = Vec::new();
     while steps.len() < count {
         generator.push_steps(connections, &mut steps);
@@ -95,20 +91,21 @@ pub(super) fn history(seed: u64, kinds: [Kind; 2]) -> Vec<Step> {
     steps
 }
 
+impl Deref for Generator {
+    type Target = Draw;
+
+    fn deref(&self) -> &Draw {
+        &self.draw
+    }
+}
+
+impl DerefMut for Generator {
+    fn deref_mut(&mut self) -> &mut Draw {
+        &mut self.draw
+    }
+}
+
 impl Generator {
-    fn chance(&mut self, probability: f64) -> bool {
-        self.random.random_bool(probability)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.random.random_range(0..end)
-    }
-
-    fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
-        // Pools are never empty.
-        from.choose(&mut self.random).copied().unwrap_or(from[0])
-    }
-
     /// Whether one of the servers is of this kind.
     fn has(&self, kind: Kind) -> bool {
         self.kinds.contains(&kind)
@@ -141,15 +138,10 @@ impl Generator {
     }
 
     fn step(&mut self, connection: usize, commands: Vec<Command>) -> Step {
-        let mut step = Step::new(connection, commands);
-        if self.chance(0.3) {
-            let cuts = 1 + self.below(5);
-            step.cuts = (0..cuts)
-                .map(|_| self.random.random_range(0..1000))
-                .collect();
-            step.cuts.sort_unstable();
+        Step {
+            cuts: self.cuts(),
+            ..Step::new(connection, commands)
         }
-        step
     }
 
     fn pipeline(&mut self, connection: usize) -> Vec<Command> {
@@ -183,7 +175,7 @@ impl Generator {
             91..=95 => return self.push_session(connection, commands),
             _ => self.almost(),
         };
-        let searches: [&[u8]; 4] = [b"KEYS", b"SCAN", b"HSCAN", b"RANDOMKEY"];
+        let searches: [&[u8]; 5] = [b"KEYS", b"SCAN", b"HSCAN", b"RANDOMKEY", b"FLUSHDB"];
         let is_search =
             matches!(words.0.first(), Some(Word::Text(name)) if searches.contains(&&name[..]));
         if is_search && self.in_transaction[connection] && self.has(Kind::Forerun) {

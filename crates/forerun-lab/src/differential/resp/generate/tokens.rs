@@ -120,7 +120,7 @@ impl Generator {
         if self.chance(0.06) {
             return self.of_hash_keys();
         }
-        let index = self.below(self.keys.len() + 3);
+        let index = self.draw.below(self.keys.len() + 3);
         // The first key is used most.
         self.keys.get(index).unwrap_or(&self.keys[0]).clone()
     }
@@ -134,7 +134,7 @@ impl Generator {
     }
 
     fn of_hash_keys(&mut self) -> Vec<u8> {
-        let index = self.below(self.hash_keys.len());
+        let index = self.draw.below(self.hash_keys.len());
         self.hash_keys[index].clone()
     }
 
@@ -179,11 +179,11 @@ impl Generator {
 
     /// A value: digits, other text, and sometimes something long.
     pub(super) fn value(&mut self) -> Vec<u8> {
-        self.values += 1;
+        let number = self.next_value();
         match self.below(60) {
             0..=24 => self.pick(&VALUES).as_bytes().to_vec(),
             25..=34 => self.below(2000).to_string().into_bytes(),
-            35..=55 => format!("value {}", self.values).into_bytes(),
+            35..=55 => format!("value {number}").into_bytes(),
             56 => b"two\r\nlines\0\xff".to_vec(),
             57 => {
                 let len = 40 + self.below(10);
@@ -201,11 +201,6 @@ impl Generator {
                 self.long_value(len)
             }
         }
-    }
-
-    pub(super) fn long_value(&self, len: usize) -> Vec<u8> {
-        let pattern = format!("{}.", self.values);
-        pattern.bytes().cycle().take(len).collect()
     }
 
     /// A time of day in seconds or milliseconds, long past or far ahead.
