@@ -593,10 +593,8 @@ class Table:
 # For the package's own benchmark.
 def _find_seconds(table: Table, batches: Sequence[_Keys], out: _Memory, found: _Flags) -> float: ...
 
-# For forerun.gpu_table.
+# For forerun.gpu_table and forerun.ray.
 _GpuTable = GpuTableHandle
-
-# For forerun.ray.
 _ShardBatch = ShardBatch
 _buckets = buckets
 _size_bytes = size_bytes
