@@ -42,6 +42,7 @@ from forerun._forerun import (
 )
 from forerun._forerun import Reader as _Reader
 from forerun.errors import Error, ForkedError
+from forerun.gpu_table import GpuTable
 
 __all__ = [
     "Backup",
@@ -56,6 +57,7 @@ __all__ = [
     "Error",
     "Export",
     "ForkedError",
+    "GpuTable",
     "HostRows",
     "HotPlan",
     "HotPool",

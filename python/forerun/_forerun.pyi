@@ -30,6 +30,7 @@ from forerun._arguments import (
 )
 from forerun._backups import Backup, BackupList, Backups, BackupVerifyReport, RemovedBackups
 from forerun._client import Client, ClientCalls, PendingCall
+from forerun._gpu import DeviceArray, GpuTableHandle
 from forerun._shards import ShardBatch, buckets, size_bytes
 from forerun.events import DbEvent
 from forerun.stats import CacheStats, DbStats, TableStats
@@ -46,6 +47,7 @@ __all__ = [
     "BackupVerifyReport",
     "CopyCounts",
     "Db",
+    "DeviceArray",
     "Export",
     "HostRows",
     "HotPlan",
@@ -616,7 +618,8 @@ class Table:
 # For the package's own benchmark.
 def _find_seconds(table: Table, batches: Sequence[_Keys], out: _Memory, found: _Flags) -> float: ...
 
-# For forerun.ray.
+# For forerun.gpu_table and forerun.ray.
+_GpuTable = GpuTableHandle
 _ShardBatch = ShardBatch
 _buckets = buckets
 _size_bytes = size_bytes

@@ -132,6 +132,11 @@ impl Borrow {
         Borrow::of(&memories, Within::Compared)
     }
 
+    /// Like [`Borrow::all`], for any number of pieces.
+    pub(crate) fn each(memories: &[Memory]) -> PyResult<Borrow> {
+        Borrow::of(memories, Within::Compared)
+    }
+
     /// Like [`Borrow::all`], for memory that the caller has compared with each other: a copy of
     /// rows may use hundreds of pieces.
     pub(crate) fn compared(memories: &[Memory]) -> PyResult<Borrow> {

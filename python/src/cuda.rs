@@ -154,6 +154,9 @@ impl<'py> Tensor<'py> {
 pub(crate) struct CallersStream(i64);
 
 impl CallersStream {
+    /// The default stream.
+    pub(crate) const DEFAULT: CallersStream = CallersStream(DEFAULT_STREAM);
+
     /// The stream's number in DLPack.
     pub(crate) fn number(self) -> i64 {
         self.0
@@ -206,12 +209,31 @@ pub(crate) fn stream_of(
     }))
 }
 
+/// The library that an object belongs to.
+fn library_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let module = object.get_type().module()?;
+    Ok(module
+        .to_str()?
+        .split('.')
+        .next()
+        .unwrap_or_default()
+        .to_owned())
+}
+
+/// Whether the object's library reuses its memory in the order of its current stream, so that work
+/// put there needs no more to use it. So does memory that this package allocates: freeing it waits.
+pub(crate) fn is_in_stream_order(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(matches!(
+        &*library_of(object)?,
+        "torch" | "cupy" | "forerun"
+    ))
+}
+
 /// The current stream of a tensor's library, if that library is known to have one.
 fn current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
-    let module = tensor.get_type().module()?;
-    let library = module.to_str()?.split('.').next().unwrap_or_default();
+    let library = library_of(tensor)?;
     let py = tensor.py();
-    let cuda = match library {
+    let cuda = match &*library {
         "torch" => py.import("torch.cuda")?,
         "cupy" => py.import("cupy.cuda")?,
         _ => return Ok(None),

@@ -28,17 +28,17 @@ use crate::python_calls::{call, call_method};
 
 /// `DLTensor` of DLPack's header.
 #[repr(C)]
-struct DlTensor {
-    data: *mut c_void,
-    device_kind: i32,
-    device_number: i32,
-    dimensions: i32,
-    code: u8,
-    bits: u8,
-    lanes: u16,
-    shape: *const i64,
-    strides: *const i64,
-    byte_offset: u64,
+pub(crate) struct DlTensor {
+    pub(crate) data: *mut c_void,
+    pub(crate) device_kind: i32,
+    pub(crate) device_number: i32,
+    pub(crate) dimensions: i32,
+    pub(crate) code: u8,
+    pub(crate) bits: u8,
+    pub(crate) lanes: u16,
+    pub(crate) shape: *const i64,
+    pub(crate) strides: *const i64,
+    pub(crate) byte_offset: u64,
 }
 
 /// `DLManagedTensorVersioned` of DLPack's header.
@@ -71,7 +71,7 @@ pub(crate) const UNSIGNED: u8 = 1;
 pub(crate) const FLOAT: u8 = 2;
 pub(crate) const BFLOAT: u8 = 4;
 const COMPLEX: u8 = 5;
-const BOOLEAN: u8 = 6;
+pub(crate) const BOOLEAN: u8 = 6;
 /// The codes of the types with 8 bits that NumPy lacks, from 7 on.
 const OF_8_BITS: [&str; 8] = [
     "float8_e3m4",
@@ -340,7 +340,7 @@ struct Device {
 }
 
 const CPU: i32 = 1;
-const CUDA: i32 = 2;
+pub(crate) const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const ROCM_HOST: i32 = 11;
 const CUDA_MANAGED: i32 = 13;

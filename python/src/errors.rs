@@ -176,6 +176,27 @@ pub(crate) fn device_exception(error: forerun::gpu::GpuError) -> PyErr {
     }
 }
 
+/// The exception for an error of the table in GPU memory, with its message.
+pub(crate) fn gpu_table_exception(error: forerun::gpu::table::TableError) -> PyErr {
+    use forerun::gpu::GpuError as G;
+    use forerun::gpu::table::TableError as E;
+    let words = error.to_string();
+    match error {
+        E::Gpu(
+            G::NullAddress { .. }
+            | G::Misaligned { .. }
+            | G::WrongMemory { .. }
+            | G::PastMemory { .. }
+            | G::OtherDevice { .. },
+        ) => invalid(words),
+        E::Gpu(error) => device_exception(error),
+        E::OutOfMemory { .. } | E::Pinned { .. } => exceptions::MemoryLimitError::new_err(words),
+        E::File { .. } => exceptions::CorruptionError::new_err(words),
+        E::Io { .. } => exceptions::IoError::new_err(words),
+        _ => invalid(words),
+    }
+}
+
 /// The error for data that does not fit in memory.
 pub(crate) fn too_large(words: &str) -> PyErr {
     exceptions::MemoryLimitError::new_err(words.to_owned())

@@ -30,6 +30,8 @@ mod copy_progress;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod cuda;
 mod db;
+#[allow(unsafe_code, reason = "memory for DLPack's C structure")]
+mod device_array;
 mod device_rows;
 #[allow(unsafe_code, reason = "DLPack hands over a C structure")]
 mod dlpack;
@@ -38,6 +40,8 @@ mod errors;
 mod events;
 mod export;
 mod gather;
+#[allow(unsafe_code, reason = "the arrays of a call are addresses")]
+mod gpu_table;
 mod host_rows;
 mod hot_pool;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
@@ -100,6 +104,8 @@ mod module {
     #[pymodule_export]
     use crate::db::Db;
     #[pymodule_export]
+    use crate::device_array::DeviceArray;
+    #[pymodule_export]
     use crate::export::{Export, TableItems};
     #[pymodule_export]
     use crate::gather::{CopyCounts, device_info, gather, out_of_range_count, scatter};
@@ -132,6 +138,9 @@ mod module {
         // For `forerun.kvcacheio`.
         let transfer_rows = pyo3::wrap_pyfunction!(crate::transfer::_transfer_rows, module)?;
         module.setattr("_transfer_rows", transfer_rows)?;
+        // For `forerun.gpu_table`.
+        let gpu_table = module.py().get_type::<crate::gpu_table::GpuTable>();
+        module.setattr("_GpuTable", gpu_table)?;
         // For `forerun.hisparse`.
         let swap_in = pyo3::wrap_pyfunction!(crate::hot_pool_tables::_swap_in, module)?;
         module.setattr("_swap_in", swap_in)?;

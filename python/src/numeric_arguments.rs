@@ -31,6 +31,7 @@ macro_rules! optional_integers {
 
 integers! {
     batch: usize,
+    capacity: u64,
     delta: u64,
     device: usize,
     device_capacity: usize,
@@ -57,6 +58,8 @@ pub(crate) mod backup {
 
 optional_integers! {
     background_threads: usize,
+    device_row_bytes_max: u64,
+    max_capacity: u64,
     max_multiprocessors: u32,
     number: u64,
     ttl_seconds: u32,

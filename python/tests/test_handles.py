@@ -31,6 +31,7 @@ def handles(tmp_path):
         "Table": table,
         "Export": table.export(),
         "TableItems": table.items(),
+        "GpuTable": forerun.GpuTable(100, 1, device="cpu"),
         "Cache": cache,
         "CacheItems": iter(cache.items()),
         "Client": forerun.Client("127.0.0.1:1"),

@@ -8,8 +8,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 8] = [
-    "core", "db", "hash", "cache", "table", "ucx", "server", "gpu",
+const CRATES: [&str; 9] = [
+    "core", "db", "hash", "cache", "table", "ucx", "server", "gpu", "gpu-c",
 ];
 
 /// Files below `crates/` that may bypass the facade, and why.

@@ -108,6 +108,42 @@ pub enum GpuError {
         /// The buffer's length.
         buffer_len: u64,
     },
+    /// An address that must not be null is null.
+    #[error("{what}: the address is null")]
+    NullAddress {
+        /// What should be there.
+        what: &'static str,
+    },
+    /// An address is not a multiple of the size of what is there.
+    #[error("{what}: {address:#x} is not a multiple of {align} bytes")]
+    Misaligned {
+        /// What should be there.
+        what: &'static str,
+        /// The address.
+        address: u64,
+        /// What must divide it.
+        align: u64,
+    },
+    /// Memory that the device cannot use, or not for this.
+    #[error("{what}: {address:#x} is {found}, which the device cannot use")]
+    WrongMemory {
+        /// What should be there.
+        what: &'static str,
+        /// The address.
+        address: u64,
+        /// The kind of memory that is there.
+        found: &'static str,
+    },
+    /// An array extends beyond the end of its memory.
+    #[error("{what}: {bytes} bytes at {address:#x} are not one piece of memory")]
+    PastMemory {
+        /// The array.
+        what: &'static str,
+        /// The address of its first byte.
+        address: u64,
+        /// Its length in bytes.
+        bytes: u64,
+    },
     /// An operation combines things of different devices.
     #[error("{what} belongs to device {found}, but the work runs on device {expected}")]
     OtherDevice {

@@ -11,8 +11,8 @@ use forerun_gpu::gather::{
 use forerun_gpu::gather::{DevicePairs, copy_within_device, gather, scatter};
 use forerun_gpu::table::{
     Bags, Candidates, Condition, DeviceBatch, GpuEvictStrategy, GpuTable, LookupMode, Operation,
-    PooledBatch, PooledDtype, Pooling, PoolingOptions, RowFormat, Status, TableError, TableOptions,
-    Width,
+    PooledBatch, PooledDtype, Pooling, PoolingOptions, RawBatch, RowFormat, Status, StreamTable,
+    TableError, TableOptions, Width,
 };
 use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer, Registered, Stream,
@@ -511,5 +511,49 @@ fn a_captured_lookup_sees_the_keys_and_the_table_of_each_replay() -> Result<(), 
     keys.write(0, &words(90..190))?;
     replay()?;
     assert_eq!(status.to_vec()?, [[1; 10].as_slice(), &[0; 90]].concat());
+    Ok(())
+}
+
+/// Addresses of device memory and of pinned host memory, on the default stream and on another.
+#[test]
+fn operations_by_address_have_the_rows_of_those_by_slice() -> Result<(), TableError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let table = StreamTable::new(GpuTable::on_gpu(&gpu, TableOptions::new(1 << 12, 13))?);
+    let keys: Vec<u64> = (0..1000).map(|i| u64::MAX - i * i).collect();
+    let rows: Vec<u8> = (0..13 * 1000).map(|i| (i % 251) as u8).collect();
+    let d_keys = DeviceBuffer::from_slice(&gpu, &words(keys.iter().copied()))?;
+    // Rows that begin at an odd address.
+    let mut h_rows = PinnedBuffer::new(&gpu, 13 * 1000 + 1)?;
+    h_rows.as_mut_slice()[1..].copy_from_slice(&rows);
+    let d_out = DeviceBuffer::from_slice(&gpu, &[9; 13 * 1000])?;
+    let d_status = DeviceBuffer::from_slice(&gpu, &[9; 1000])?;
+    let batch = RawBatch {
+        rows: Some(h_rows.as_slice().as_ptr() as u64 + 1),
+        rows_out: Some(d_out.address()),
+        status_out: Some(d_status.address()),
+        ..RawBatch::new(d_keys.address(), 1000)
+    };
+    let default_stream = std::ptr::null_mut();
+    // SAFETY: the arrays have 1000 elements each and outlive the calls, whose work `size` and the
+    // copies on the same stream wait for.
+    unsafe {
+        table.apply(Operation::InsertOrAssign, &batch, default_stream)?;
+        assert_eq!(table.size(default_stream)?, 1000);
+        table.lookup(LookupMode::ByLoad, &batch, true, default_stream)?;
+        let mut out = vec![0; rows.len()];
+        table.copy_out(d_out.address(), &mut out, default_stream)?;
+        assert_eq!(out, rows);
+        let pageable = RawBatch {
+            keys: keys.as_ptr() as u64,
+            ..batch
+        };
+        let refused = table.lookup(LookupMode::ByLoad, &pageable, true, default_stream);
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(refused, TableError::Gpu(GpuError::WrongMemory { .. })),
+            "{refused}"
+        );
+    }
+    assert_eq!(d_status.to_vec()?, [1; 1000]);
     Ok(())
 }

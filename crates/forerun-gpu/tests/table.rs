@@ -31,6 +31,8 @@ mod semantics;
 mod shim;
 #[path = "testing/shim_process.rs"]
 mod shim_process;
+#[path = "table/stream_table.rs"]
+mod stream_table;
 #[path = "table/streams.rs"]
 mod streams;
 mod testing;

@@ -16,7 +16,7 @@ mod top;
 mod warm;
 mod write;
 
-#[path = "../testing/mod.rs"]
-mod testing;
 #[path = "../testing/cache_server.rs"]
 mod cache_server;
+#[path = "../testing/mod.rs"]
+mod testing;

@@ -92,14 +92,8 @@ impl DeviceBuffer {
 
     /// Sets all bytes to `byte` on a stream, and waits for it.
     pub(crate) fn fill_on(&self, stream: &Stream, byte: u8) -> Result<(), GpuError> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let _current = self.gpu.bind()?;
         // SAFETY: the whole range belongs to this buffer.
-        check("cuMemsetD8Async", unsafe {
-            sys::cuMemsetD8Async(self.address, byte, self.len, stream.handle())
-        })?;
+        unsafe { fill_device(stream, self.address, byte, self.len) }?;
         stream.synchronize()
     }
 
@@ -251,6 +245,27 @@ impl fmt::Debug for DeviceSlice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceSlice({:#x}, {} bytes)", self.address, self.len)
     }
+}
+
+/// Sets bytes of a device's memory to `byte`, on a stream.
+///
+/// # Safety
+/// As many bytes must be allocated there until the stream has done it, and nothing else may use
+/// them.
+pub(crate) unsafe fn fill_device(
+    stream: &Stream,
+    address: u64,
+    byte: u8,
+    len: usize,
+) -> Result<(), GpuError> {
+    if len == 0 {
+        return Ok(());
+    }
+    let _current = stream.gpu().bind()?;
+    // SAFETY: the caller guarantees the device's bytes.
+    check("cuMemsetD8Async", unsafe {
+        sys::cuMemsetD8Async(address, byte, len, stream.handle())
+    })
 }
 
 /// Copies to memory that a device reaches by this address, on a stream, and waits for it.

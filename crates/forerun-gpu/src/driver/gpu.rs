@@ -156,6 +156,33 @@ impl Gpu {
         Ok(Gpu(gpu))
     }
 
+    /// Opens the device whose context is current on this thread (what `cudaSetDevice` chose), or
+    /// the first device if there is none.
+    ///
+    /// # Errors
+    /// Those of [`Gpu::open`].
+    pub fn open_current() -> Result<Gpu, GpuError> {
+        api::load()?;
+        let mut current = 0;
+        // SAFETY: the driver is loaded and writes one number to the given place.
+        let result = unsafe { sys::cuCtxGetDevice(&mut current) };
+        if result != sys::CUresult::CUDA_SUCCESS {
+            // Without a current context.
+            return Gpu::open(0);
+        }
+        for ordinal in 0..Gpu::count()? {
+            let mut device = 0;
+            // SAFETY: as above.
+            check("cuDeviceGet", unsafe {
+                sys::cuDeviceGet(&mut device, ordinal as i32)
+            })?;
+            if device == current {
+                return Gpu::open(ordinal);
+            }
+        }
+        Gpu::open(0)
+    }
+
     /// The number of devices.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ mod stream;
 mod transfer;
 
 pub use device_memory::{DeviceBuffer, DeviceSlice};
-pub(crate) use device_memory::{copy_from_device, copy_to_device};
+pub(crate) use device_memory::{copy_from_device, copy_to_device, fill_device};
 pub use gpu::{DeviceInfo, Gpu, PcieLink};
 pub use graph::Graph;
 pub(crate) use module::{Kernel, Launch};

@@ -13,14 +13,17 @@
 //! own work. So nothing is in flight between calls: memory can be freed, and two calls that do not
 //! overlap on the host do not overlap on the device.
 
+use super::allocator::{AllocatedMemory, GivenMemory, TableAllocator};
 use super::error::TableError;
 use super::params::TableOp;
 use crate::driver::{
     DeviceBuffer, HostMemory, Launch, PinnedBuffer, Stream, copy_from_device, copy_to_device,
+    fill_device,
 };
 use crate::{Gpu, GpuError};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -121,6 +124,7 @@ pub trait Backend: Send {
 enum Buffer {
     Device(DeviceBuffer),
     Pinned(PinnedBuffer),
+    Given(GivenMemory),
 }
 
 impl Buffer {
@@ -128,6 +132,7 @@ impl Buffer {
         match self {
             Buffer::Device(buffer) => buffer.len() as u64,
             Buffer::Pinned(buffer) => buffer.len() as u64,
+            Buffer::Given(memory) => memory.bytes(),
         }
     }
 }
@@ -155,16 +160,22 @@ pub(crate) struct GpuBackend {
     others: Lane,
     /// Fills new memory with zeros, for lookups and writers.
     allocations: Stream,
+    /// Allocates instead of the driver.
+    allocator: Option<Arc<dyn TableAllocator>>,
     /// Allocations by device address.
     held: Mutex<BTreeMap<u64, Buffer>>,
 }
 
 impl GpuBackend {
-    pub(crate) fn new(gpu: &Gpu) -> Result<GpuBackend, GpuError> {
+    pub(crate) fn new(
+        gpu: &Gpu,
+        allocator: Option<Arc<dyn TableAllocator>>,
+    ) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend {
             lookups: Lane::new(gpu)?,
             others: Lane::new(gpu)?,
             allocations: Stream::new(gpu)?,
+            allocator,
             held: Mutex::default(),
         })
     }
@@ -190,6 +201,27 @@ impl GpuBackend {
         // for the stream, has returned. `DeviceTable` lays out each array with the length that the
         // count requires.
         Ok(unsafe { kernel.launch(stream, grid, op) }?)
+    }
+
+    /// Allocates with the given allocator.
+    fn allocate_with(
+        &self,
+        allocator: &Arc<dyn TableAllocator>,
+        bytes: u64,
+        kind: BufferKind,
+    ) -> Result<(u64, Buffer), GpuError> {
+        let memory = match kind {
+            BufferKind::Device | BufferKind::Zeroed => AllocatedMemory::Device,
+            BufferKind::PinnedHost => AllocatedMemory::PinnedHost,
+        };
+        let given = GivenMemory::new(self.gpu(), allocator, memory, bytes)?;
+        let address = given.address();
+        if kind == BufferKind::Zeroed {
+            // SAFETY: the allocator guarantees the bytes, and nothing uses them yet.
+            unsafe { fill_device(&self.allocations, address, 0, bytes as usize) }?;
+            self.allocations.synchronize()?;
+        }
+        Ok((address, Buffer::Given(given)))
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Buffer>> {
@@ -246,6 +278,9 @@ impl Backend for GpuBackend {
         gpu.expect_process()?;
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (address, held) = match kind {
+            _ if let Some(allocator) = &self.allocator => {
+                self.allocate_with(allocator, bytes, kind)?
+            }
             BufferKind::Device | BufferKind::Zeroed => {
                 let buffer = DeviceBuffer::new(gpu, len)?;
                 if kind == BufferKind::Zeroed {

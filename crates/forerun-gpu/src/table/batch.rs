@@ -150,6 +150,14 @@ impl Operation {
         }
     }
 
+    /// What must divide the address of input rows: sums read whole elements.
+    pub(crate) fn row_align(self) -> u64 {
+        match self {
+            Operation::AccumulateOrAssign(element) => element.bytes(),
+            _ => 1,
+        }
+    }
+
     fn takes_rows(self) -> bool {
         matches!(
             self,

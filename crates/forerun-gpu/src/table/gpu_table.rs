@@ -1,5 +1,6 @@
 //! The public table: one set of operations, on a GPU or on the CPU.
 
+use super::allocator::TableAllocator;
 use super::backend::{Backend, GpuBackend};
 use super::batch::{Answers, Batch, Condition, Entries, LookupMode, Operation};
 use super::cpu::CpuTable;
@@ -78,7 +79,22 @@ impl GpuTable {
     /// # Errors
     /// The options are invalid; out of memory; the driver's error.
     pub fn on_gpu(gpu: &Gpu, options: TableOptions) -> Result<GpuTable, TableError> {
-        let backend = GpuBackend::new(gpu)?;
+        let backend = GpuBackend::new(gpu, None)?;
+        GpuTable::on(Arc::new(backend), options)
+    }
+
+    /// Creates a table on a GPU, whose memory comes from this allocator. Only the pinned memory
+    /// through which batches of the host pass is still the driver's.
+    ///
+    /// # Errors
+    /// Those of [`GpuTable::on_gpu`]; the allocator has no memory, or gives memory that is not of
+    /// the wanted kind or not aligned.
+    pub fn on_gpu_with(
+        gpu: &Gpu,
+        options: TableOptions,
+        allocator: Arc<dyn TableAllocator>,
+    ) -> Result<GpuTable, TableError> {
+        let backend = GpuBackend::new(gpu, Some(allocator))?;
         GpuTable::on(Arc::new(backend), options)
     }
 
@@ -267,19 +283,45 @@ impl GpuTable {
             }
             RowsTo::Device(address) => Some(address),
         };
-        answers.check(keys.len(), self.options.row_bytes)?;
-        match &self.engine {
-            Engine::Cpu(_) if rows_at.is_some() => return Err(GpuError::NoDevice.into()),
-            Engine::Cpu(table) => table.find(keys, &mut answers, Some(&mut missed)),
-            Engine::Device(table) => {
-                let (lookup, missed) = (LookupMode::ByLoad, Some(&mut missed));
-                table.find(lookup, keys, &mut answers, rows_at, missed)?;
-            }
-        }
+        self.find_missed_in(keys, answers, rows_at, &mut missed)?;
         Ok(missed)
     }
 
-    fn scan(
+    /// Looks up keys and writes the requested answers by position. Appends missing keys.
+    pub(super) fn lookup_missed(
+        &self,
+        keys: &[u64],
+        answers: Answers<'_>,
+        missed: &mut Entries,
+    ) -> Result<(), TableError> {
+        self.find_missed_in(keys, answers, None, missed)
+    }
+
+    fn find_missed_in(
+        &self,
+        keys: &[u64],
+        mut answers: Answers<'_>,
+        rows_at: Option<u64>,
+        missed: &mut Entries,
+    ) -> Result<(), TableError> {
+        answers.check(keys.len(), self.options.row_bytes)?;
+        match &self.engine {
+            Engine::Cpu(_) if rows_at.is_some() => Err(GpuError::NoDevice.into()),
+            Engine::Cpu(table) => {
+                table.find(keys, &mut answers, Some(missed));
+                Ok(())
+            }
+            Engine::Device(table) => table.find(
+                LookupMode::ByLoad,
+                keys,
+                &mut answers,
+                rows_at,
+                Some(missed),
+            ),
+        }
+    }
+
+    pub(super) fn scan(
         &mut self,
         scan: u32,
         slots: Range<u64>,

@@ -28,10 +28,13 @@
 //! # Ok::<(), forerun_gpu::table::TableError>(())
 //! ```
 
+mod allocator;
 mod backend;
 mod batch;
+mod batch_arrays;
 mod candidate_slots;
 mod cpu;
+mod cpu_arrays;
 mod cpu_pooled;
 mod device_pooled;
 mod device_table;
@@ -50,14 +53,20 @@ pub mod params;
 mod pooled_lookup;
 mod score;
 mod staging;
+mod stream_table;
 mod table_command;
 mod testing;
 mod traffic;
 
+pub use allocator::{AllocatedMemory, TableAllocator};
 // Hidden: for tests, which run a table on a device that fails.
 #[doc(hidden)]
 pub use backend::{Backend, BufferKind, HostBatch, TableLaunch};
 pub use batch::{Answers, Batch, Condition, Element, Entries, LookupMode, Operation, Status};
+pub use batch_arrays::{
+    BatchArrays, DeviceBatch, EntryArrays, EntryBuffers, PooledArrays, PooledBatch, RawBatch,
+    RawEntries, RawPooledBatch,
+};
 #[cfg(feature = "study")]
 pub(crate) use candidate_slots::mix;
 pub use error::TableError;
@@ -68,8 +77,8 @@ pub use forerun_core::pooling::{
 };
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, ScoreBytes, TableOptions, Width};
-pub use pooled_lookup::PooledBatch;
-pub use table_command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
+pub use stream_table::StreamTable;
+pub use table_command::{Scan, TableCommand};
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub use testing::fuzz_table_file;

@@ -1,40 +1,14 @@
 //! Pooled lookups: each bag of keys gives one row, the sum or the mean of the dequantized rows of
 //! its keys. [`forerun_core::pooling`] defines formats and arithmetic.
 
+use super::batch_arrays::{ArrayUse, DeviceArray, PooledArrays, PooledBatch, place_optional};
 use super::device_pooled::{op_of, sums_bytes};
 use super::error::TableError;
 use super::gpu_table::{Engine, GpuTable};
 use super::kernel;
 use super::params::TableOp;
-use super::table_command::{TableCommand, blocks_of, prepared};
-use crate::GpuError;
-use crate::driver::DeviceBuffer;
+use super::table_command::{Prepared, TableCommand};
 use forerun_core::pooling::{Bags, PoolingOptions};
-
-/// Bags in device memory. Each array starts at the first byte of its own buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct PooledBatch<'a> {
-    /// Number of keys, or their maximum if `count_at` is set.
-    pub count: u64,
-    /// One u64, read when the operation runs: the number of keys.
-    pub count_at: Option<&'a DeviceBuffer>,
-    /// The keys, u64.
-    pub keys: &'a DeviceBuffer,
-    /// Number of bags.
-    pub bags: u64,
-    /// One u64 per bag and one more: bag `b` has the keys from `offsets[b]` to `offsets[b + 1]`. An
-    /// offset beyond the number of keys counts as that number, and a bag that ends before it begins
-    /// is empty.
-    pub offsets: &'a DeviceBuffer,
-    /// One f32 per key. Without them, each is 1.
-    pub weights: Option<&'a DeviceBuffer>,
-    /// Output: one pooled row per bag, concatenated.
-    pub rows_out: &'a DeviceBuffer,
-    /// Output: one u32 per bag, the number of its keys that were found.
-    pub found_out: Option<&'a DeviceBuffer>,
-    /// Memory for sums, which the lookup overwrites: see [`GpuTable::pooled_sums_bytes`].
-    pub sums: Option<&'a DeviceBuffer>,
-}
 
 impl GpuTable {
     /// Looks up the keys of each bag, dequantizes their rows and adds them up. Writes one pooled
@@ -80,7 +54,7 @@ impl GpuTable {
         }
     }
 
-    /// The bytes of [`PooledBatch::sums`] that a lookup of this many bags needs: 4 per value if
+    /// The bytes of [`PooledArrays::sums`] that a lookup of this many bags needs: 4 per value if
     /// rows have more than 256 values and the output is in 16 bits, otherwise none.
     ///
     /// # Errors
@@ -99,7 +73,7 @@ impl GpuTable {
     /// its rows changed meanwhile.
     ///
     /// # Errors
-    /// [`TableError::Pooling`]: the rows do not have the format. [`GpuError::NoDevice`] if the
+    /// [`TableError::Pooling`]: the rows do not have the format. [`GpuError::NoDevice`](crate::GpuError::NoDevice) if the
     /// table is not on a GPU; a buffer is missing, too short or on another device; the driver's
     /// error.
     pub fn pooled_command<'a>(
@@ -108,8 +82,17 @@ impl GpuTable {
         batch: &PooledBatch<'a>,
         concurrent_writers: bool,
     ) -> Result<TableCommand<'a>, TableError> {
+        self.on_its_gpu(self.pooled_op(options, batch, concurrent_writers)?)
+    }
+
+    pub(super) fn pooled_op<A: DeviceArray>(
+        &self,
+        options: &PoolingOptions,
+        batch: &PooledArrays<A>,
+        concurrent_writers: bool,
+    ) -> Result<Prepared, TableError> {
         let dim = options.dim(self.options().row_bytes)?;
-        let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
+        let max = self.device()?.backend().blocks_max();
         let sums = sums_bytes(options, dim, batch.bags);
         if sums != 0 && batch.sums.is_none() {
             return Err(TableError::Missing {
@@ -117,38 +100,36 @@ impl GpuTable {
                 what: "memory for sums",
             });
         }
-        let at = |what, buffer: Option<&DeviceBuffer>, bytes: u64| -> Result<u64, TableError> {
-            let Some(buffer) = buffer else { return Ok(0) };
-            buffer.expect_bytes(bytes)?;
-            gpu.expect(buffer.gpu(), what)?;
-            Ok(buffer.address())
-        };
-        let of = |each: u64, number: u64| number.saturating_mul(each);
-        let rows = of(options.output.bytes(), of(dim, batch.bags));
-        let offsets = of(8, batch.bags.saturating_add(1));
+        let gpu = self.gpu();
+        let at = |array: Option<A>, needs: ArrayUse| place_optional(gpu, array, needs);
+        let values = dim.saturating_mul(batch.bags);
+        let pooled = ArrayUse::elements("the pooled rows", values, options.output.bytes());
+        let offsets = ArrayUse::words("the offsets", batch.bags.saturating_add(1));
         let op = TableOp {
             table: *self.state(),
             count: batch.count,
-            count_at: at("the number of keys", batch.count_at, 8)?,
-            keys: at("the keys", Some(batch.keys), of(8, batch.count))?,
+            count_at: at(batch.count_at, ArrayUse::words("the number of keys", 1))?,
+            keys: at(Some(batch.keys), ArrayUse::words("the keys", batch.count))?,
             bags: batch.bags,
-            offsets: at("the offsets", Some(batch.offsets), offsets)?,
-            weights: at("the weights", batch.weights, of(4, batch.count))?,
-            rows_out: at("the pooled rows", Some(batch.rows_out), rows)?,
+            offsets: at(Some(batch.offsets), offsets)?,
+            weights: at(
+                batch.weights,
+                ArrayUse::elements("the weights", batch.count, 4),
+            )?,
+            rows_out: at(Some(batch.rows_out), pooled)?,
             found_out: at(
-                "the counts of found keys",
                 batch.found_out,
-                of(4, batch.bags),
+                ArrayUse::elements("the counts of found keys", batch.bags, 4),
             )?,
             sums: match sums {
                 // Without a need the sums are in registers or in the output.
                 0 => 0,
-                bytes => at("the sums", batch.sums, bytes)?,
+                bytes => at(batch.sums, ArrayUse::elements("the sums", bytes / 4, 4))?,
             },
             concurrent_writers: concurrent_writers.into(),
             ..op_of(options)
         };
-        let launch = kernel::find_pooled(self.state().width, batch.bags, blocks_of(gpu));
-        prepared(gpu, launch, op)
+        let launch = kernel::find_pooled(self.state().width, batch.bags, max);
+        Ok((launch, op))
     }
 }

@@ -148,6 +148,18 @@ pub(crate) const CRATES: &[Layers] = &[
         ],
     },
     Layers {
+        name: "forerun-gpu-c",
+        modules: &[
+            "failure",
+            "structs",
+            "handle",
+            "memory",
+            "operations",
+            "table",
+        ],
+        one_idea: &[],
+    },
+    Layers {
         name: "forerun-table",
         modules: &[
             "row_type",
@@ -408,6 +420,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "dlpack",
             "borrows",
             "cuda",
+            "device_array",
             "arrays",
             "numbers",
             "pairs",
@@ -428,6 +441,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "client",
             "export",
             "table",
+            "gpu_table",
             "shard_batch",
             "measure",
             "db",
