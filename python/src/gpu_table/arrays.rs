@@ -12,7 +12,7 @@ use forerun::table::Dtype;
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict};
+use pyo3::types::PyDict;
 
 use crate::arrays::{as_array, expect_contiguous, type_name};
 use crate::borrows::{Access, Borrow, Memory};

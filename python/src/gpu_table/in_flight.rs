@@ -2,7 +2,6 @@
 
 use forerun::gpu::{Event, Gpu, Stream};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
 
 use crate::cuda::CallersStream;
 use crate::errors::device_exception;
