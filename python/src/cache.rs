@@ -1,6 +1,5 @@
 //! `Cache`: byte strings in bounded memory.
 
-use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forerun::cache::{
@@ -16,6 +15,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use crate::cache_handle::{CacheInUse, SharedCache};
 use crate::cache_items::{CacheItems, take_any};
 use crate::cache_lookup::FoundValues;
+use crate::cache_stores::{KEY_BYTES, store_all};
 use crate::engine_handle::drop_detached;
 use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
 use crate::items::{Shown, default_of, key_error};
@@ -26,12 +26,6 @@ use crate::rows::{Rows, expect_no_found};
 use crate::stats;
 use crate::store_options::{Size, bytes_of};
 use crate::views;
-
-/// The lengths of a key, as in memcached.
-const KEY_BYTES: RangeInclusive<usize> = 1..=250;
-
-/// So many entries are stored after one prefetch.
-const PREFETCH_KEYS: usize = forerun::cache::Cache::PREFETCH_KEYS;
 
 /// The default memory limit.
 const DEFAULT_LIMIT: Size = Size(64 << 20);
@@ -301,31 +295,7 @@ impl Cache {
         let pairs = Batch::pairs(&keys, &values)?;
         let cache = self.open()?;
         let expiry = expiry(&cache, ttl_seconds);
-        let is_refused = |&(key, value): &(&[u8], &[u8])| {
-            let is_stored = || {
-                let stored = cache.store(Store {
-                    expiry,
-                    ..Store::set(key, value)
-                });
-                matches!(stored, StoreResult::Stored { .. })
-            };
-            !(KEY_BYTES.contains(&key.len()) && is_stored())
-        };
-        let refused = py.detach(|| {
-            let mut keys = [&[][..]; PREFETCH_KEYS];
-            let mut stored = 0;
-            for pairs in pairs.chunks(PREFETCH_KEYS) {
-                for (slot, (key, _)) in keys.iter_mut().zip(pairs) {
-                    *slot = key;
-                }
-                cache.pin().prefetch(&keys[..pairs.len()]);
-                if let Some(position) = pairs.iter().position(is_refused) {
-                    return Some(stored + position);
-                }
-                stored += pairs.len();
-            }
-            None
-        });
+        let refused = py.detach(|| store_all(&cache, &pairs, expiry));
         match refused {
             None => Ok(()),
             Some(position) => Err(invalid(format!(

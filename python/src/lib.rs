@@ -25,6 +25,7 @@ mod cache;
 mod cache_handle;
 mod cache_items;
 mod cache_lookup;
+mod cache_stores;
 mod client;
 mod copy_progress;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]

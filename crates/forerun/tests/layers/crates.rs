@@ -409,6 +409,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "engine_handle",
             "cache_handle",
             "cache_lookup",
+            "cache_stores",
             "views",
             "stats",
             "at_exit",
