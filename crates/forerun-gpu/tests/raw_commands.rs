@@ -264,8 +264,10 @@ fn a_table_s_memory_comes_from_the_given_allocator_and_goes_back() {
     let options = options().device_row_bytes_max(1000).max_capacity(1 << 13);
     let mut table = GpuTable::on_gpu_with(&gpu, options, given.clone()).unwrap();
     let log = std::mem::take(&mut allocator.held.lock().unwrap().log);
-    let (device, pinned): (Vec<_>, Vec<_>) = log
+    type Asked = Vec<(AllocatedMemory, u64)>;
+    let (device, pinned): (Asked, Asked) = log
         .iter()
+        .copied()
         .partition(|(memory, _)| *memory == AllocatedMemory::Device);
     // The arrays, the rows on the device, and those on the host.
     let rows_on_device = 1000 / ROW_BYTES;
