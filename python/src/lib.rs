@@ -39,6 +39,7 @@ mod export;
 mod gather;
 mod host_rows;
 mod hot_pool;
+mod hot_pool_arguments;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod hot_pool_cuda;
 #[allow(
