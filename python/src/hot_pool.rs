@@ -9,84 +9,20 @@
 use std::sync::{Mutex, PoisonError};
 
 use forerun::gpu::gather::{Layers, RowLayout};
-use forerun::gpu::hot_pool::{
-    self as engine, Eviction, HotPoolBatch, HotPoolError, HotPoolOptions,
-};
-use numpy::{
-    PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
-    PyUntypedArrayMethods,
-};
+use forerun::gpu::hot_pool::{self as engine, Eviction, HotPoolBatch, HotPoolOptions};
+use numpy::{PyArrayDescrMethods, PyArrayMethods, PyReadwriteArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned, refused, type_name};
-use crate::borrows::{Access, Borrow};
+use crate::arrays::{as_array, borrow, refused};
+use crate::borrows::Access;
 use crate::cuda::stream_of;
 use crate::dlpack::is_on_cuda;
-use crate::errors::{device_exception, gather_exception, invalid, too_large, unknown};
+use crate::errors::{invalid, too_large, unknown};
+use crate::hot_pool_arguments::{Arrays, ReadIntegers, batch_of, hot_pool_exception, typed};
 use crate::hot_pool_cuda::{DevicePool, shape_of};
 use crate::new_objects::zeros;
 use crate::rows::{readable_rows, writable_rows};
 use crate::versions::count_change;
-
-/// The exception for an error of a hot pool, with its message.
-pub(crate) fn hot_pool_exception(error: HotPoolError) -> PyErr {
-    match error {
-        HotPoolError::Gpu(error) => device_exception(error),
-        HotPoolError::Copy(error) => gather_exception(error),
-        HotPoolError::OutOfMemory { .. } | HotPoolError::HostFull { .. } => {
-            too_large(&error.to_string())
-        }
-        error => invalid(error.to_string()),
-    }
-}
-
-/// An array of integers that a call reads.
-pub(crate) struct ReadIntegers<'py, T: numpy::Element> {
-    array: PyReadonlyArrayDyn<'py, T>,
-    _borrow: Borrow,
-}
-
-impl<'py, T: numpy::Element> ReadIntegers<'py, T> {
-    pub(crate) fn new(
-        object: &Bound<'py, PyAny>,
-        what: &'static str,
-        dtype: &str,
-    ) -> PyResult<ReadIntegers<'py, T>> {
-        let array = typed::<T>(object, what, dtype, Access::Read)?;
-        let _borrow = borrow(&array, Access::Read, what)?;
-        let array = array.try_readonly();
-        Ok(ReadIntegers {
-            array: array.map_err(|error| refused(what, "read", error))?,
-            _borrow,
-        })
-    }
-
-    pub(crate) fn shape(&self) -> &[usize] {
-        self.array.shape()
-    }
-
-    pub(crate) fn as_slice(&self) -> PyResult<&[T]> {
-        Ok(self.array.as_slice()?)
-    }
-}
-
-/// A contiguous array with elements of a type.
-fn typed<'py, T: numpy::Element>(
-    object: &Bound<'py, PyAny>,
-    what: &'static str,
-    dtype: &str,
-    access: Access,
-) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
-    let array = as_array(object, what)?;
-    expect_contiguous(&array, access, what)?;
-    match array.cast::<PyArrayDyn<T>>() {
-        Ok(typed) if is_aligned(typed) => Ok(typed.clone()),
-        _ => Err(invalid(format!(
-            "`{what}` must be an array of {dtype}, not of {}",
-            type_name(&array)?
-        ))),
-    }
-}
 
 /// What a pool has counted.
 #[pyclass(frozen, get_all, eq, module = "forerun")]
@@ -125,13 +61,6 @@ pub(crate) enum Plan {
 enum Pool {
     Host(Mutex<engine::HotPool>),
     Device(DevicePool),
-}
-
-/// The arrays of a pool.
-pub(crate) struct Arrays {
-    pub(crate) host: Py<PyAny>,
-    pub(crate) rows: Py<PyAny>,
-    pub(crate) host_rows: Option<Py<PyAny>>,
 }
 
 /// The rows of a large `host` array that are in use now, in the smaller array `rows`: on a GPU,
@@ -234,17 +163,6 @@ fn array_extents(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u64>> {
     let array = as_array(object, what)?;
     let shape: Vec<u64> = array.shape().iter().map(|&extent| extent as u64).collect();
     extents(&shape, array.dtype().itemsize() as u64)
-}
-
-/// Requests and positions of each, from the shape of an array of positions.
-pub(crate) fn batch_of(shape: &[u64]) -> PyResult<(u64, u64)> {
-    match *shape {
-        [count] => Ok((1, count)),
-        [batch, count] => Ok((batch, count)),
-        _ => Err(invalid(
-            "`positions` must have one dimension, or two: requests, and positions of each",
-        )),
-    }
 }
 
 #[pymethods]
