@@ -28,6 +28,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -361,29 +362,6 @@ API cuMemFreeHost(void* address) {
 API cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
     NEEDS_CONTEXT;
     *address = reinterpret_cast<uint64_t>(host);
-    return success;
-}
-// What is at an address: device memory, pinned host memory, or nothing that the driver knows.
-API cuPointerGetAttributes(unsigned count, const int* attributes, void** data, uint64_t address) {
-    NEEDS_CONTEXT;
-    const std::lock_guard<std::mutex> lock(mutex);
-    uint64_t start = 0, bytes = 0;
-    int type = 0;
-    const auto look = [&](uint64_t begin, size_t length, int kind) {
-        if (address < begin || address - begin >= length) return;
-        start = begin, bytes = length, type = kind;
-    };
-    for (auto& [begin, length] : allocations) look(begin, length, 2);
-    for (auto& [begin, length] : pinned) look(reinterpret_cast<uint64_t>(begin), length, 1);
-    for (unsigned i = 0; i < count; ++i) {
-        switch (attributes[i]) {
-            case 2: std::memcpy(data[i], &type, 4); break;
-            case 3: std::memcpy(data[i], &address, 8); break;
-            case 11: std::memcpy(data[i], &start, 8); break;
-            case 12: std::memcpy(data[i], &bytes, 8); break;
-            default: std::memset(data[i], 0, 4);  // managed: no; the device: 0
-        }
-    }
     return success;
 }
 API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
