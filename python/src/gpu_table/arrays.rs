@@ -9,7 +9,7 @@
 //! length, whether it is contiguous and may be written.
 
 use forerun::table::Dtype;
-use numpy::npyffi::NPY_ARRAY_WRITEABLE;
+use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -231,8 +231,8 @@ impl<'a, 'py> Arrays<'a, 'py> {
             }
             // SAFETY: it is an array, so this points to its description.
             let (start, flags) = unsafe {
-                let array = array.as_array_ptr();
-                ((*array).data as usize, (*array).flags)
+                let fields = _PyArray_GET_ITEM_DATA(array.as_array_ptr());
+                ((*fields).data as usize, (*fields).flags)
             };
             if access == Access::Write && flags & NPY_ARRAY_WRITEABLE == 0 {
                 return Err(invalid(format!("`{name}` is read-only")));
