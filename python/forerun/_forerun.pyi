@@ -31,6 +31,7 @@ from forerun._arguments import (
 from forerun._backups import Backup, BackupList, Backups, BackupVerifyReport, RemovedBackups
 from forerun._client import Client, ClientCalls, PendingCall
 from forerun._gpu import DeviceArray, GpuTableHandle
+from forerun._hot_pool import HostRows, HotPlan, HotPool, HotPoolCounts
 from forerun._shards import ShardBatch, buckets, size_bytes
 from forerun.events import DbEvent
 from forerun.stats import CacheStats, DbStats, TableStats
@@ -152,69 +153,6 @@ class RowCopy:
         stream: _Stream | None = None,
         wait: bool = False,
     ) -> None: ...
-
-@final
-class HotPoolCounts:
-    @property
-    def hits(self) -> int: ...
-    @property
-    def misses(self) -> int: ...
-    @property
-    def absent(self) -> int: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    __hash__: ClassVar[None]  # type: ignore[assignment]
-
-@final
-class HotPlan: ...
-
-# `host` and `rows` have layers, rows, and the dimensions of a row. On a GPU, every other array is a
-# tensor on its device, `out` is needed, and a call puts one launch on the stream and returns.
-@final
-class HotPool:
-    def __new__(
-        cls,
-        host: _Memory,
-        rows: _Memory,
-        *,
-        slots: int,
-        requests: int = 1,
-        positions: int | None = None,
-        count: int | None = None,
-        layers_per_table: int = 1,
-        eviction: Literal["lru", "clock"] = "lru",
-        host_layout: Literal["layer_first", "row_first"] = "layer_first",
-        host_rows: _Memory | None = None,
-    ) -> Self: ...
-    def resolve(
-        self,
-        layer: int,
-        positions: _Memory,
-        requests: _Memory | None = None,
-        *,
-        batch: _Memory | None = None,
-        out: _Memory | None = None,
-        plan: HotPlan | None = None,
-        stream: _Stream | None = None,
-    ) -> Any: ...
-    def replay(
-        self,
-        plan: HotPlan,
-        layers: tuple[int, int],
-        *,
-        batch: _Memory | None = None,
-        stream: _Stream | None = None,
-    ) -> None: ...
-    def new_plan(self) -> HotPlan: ...
-    def clear(self, requests: _Memory, *, stream: _Stream | None = None) -> None: ...
-    def counts(self, *, stream: _Stream | None = None) -> HotPoolCounts: ...
-
-@final
-class HostRows:
-    def __new__(cls, host: _Array, table: Table) -> Self: ...
-    def acquire(self, keys: _Keys) -> NDArray[np.int64]: ...
-    def release(self, rows: _Array) -> None: ...
-    @property
-    def held(self) -> int: ...
 
 # For forerun.hisparse.
 def _swap_in(tables: Any, planned: Any, device: int | None, stream: Any) -> None: ...

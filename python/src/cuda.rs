@@ -8,8 +8,8 @@
 //!   lookup       waits for the stream; when the call returns, all rows are in the tensor
 //! ```
 //!
-//! Errors in a request are reported before a device is opened. A copy may run after its call, so its
-//! memory must outlive the call:
+//! Errors in a request are reported before a device is opened. A copy may run after its call, so
+//! its memory must outlive the call:
 //!
 //! | memory | is there until the copy has run, because |
 //! |---|---|

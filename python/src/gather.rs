@@ -128,8 +128,8 @@ impl<'py> Copy<'_, 'py> {
 
 /// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). The index -1
 /// means no row. If `device` is a tensor on a GPU, `host` must be pinned, and the copy is put on
-/// `stream` (by default the current stream) and not counted here. With `wait`, the call returns when
-/// it has run.
+/// `stream` (by default the current stream) and not counted here. With `wait`, the call returns
+/// when it has run.
 #[pyfunction]
 #[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None, wait=false))]
 #[expect(

@@ -12,9 +12,9 @@
 //! takes a loop to check: the indices, and overlaps between arguments. Nothing is copied before all
 //! checks have passed.
 //!
-//! While a call runs, `borrows.rs` knows its memory. Other copies may use the same pools. A copy on a
-//! GPU may run after its call: then PyTorch's rules for streams hold, and the queue keeps the pinned
-//! tensors.
+//! While a call runs, `borrows.rs` knows its memory. Other copies may use the same pools. A copy on
+//! a GPU may run after its call: then PyTorch's rules for streams hold, and the queue keeps the
+//! pinned tensors.
 
 use std::num::NonZeroUsize;
 
@@ -397,8 +397,8 @@ unsafe fn on_cpu<'a>(
 }
 
 /// Copies rows between two sides, by indices that are given by address and number. With a `stream`,
-/// the copy is put there, on the CUDA device numbered `device`. `kept` stays alive until it has run.
-/// Without one, everything is in CPU memory.
+/// the copy is put there, on the CUDA device numbered `device`. `kept` stays alive until it has
+/// run. Without one, everything is in CPU memory.
 ///
 /// The addresses are trusted: the memory must exist until the copy has run.
 #[pyfunction]
@@ -458,9 +458,9 @@ pub(crate) fn _transfer_rows(
             (source_indices, sources.as_ref()),
             (destination_indices, destinations.as_ref()),
         )?;
-        // SAFETY: the caller's tensors exist until the copy has run: PyTorch reuses a tensor's memory
-        // in the order of its streams, and the queue keeps what is pinned. The stream is PyTorch's
-        // current one, of the primary context.
+        // SAFETY: the caller's tensors exist until the copy has run: PyTorch reuses a tensor's
+        // memory in the order of its streams, and the queue keeps what is pinned. The stream is
+        // PyTorch's current one, of the primary context.
         unsafe { transfer.on_device(&queue, stream, rows, pairs, kept) }.map_err(device_exception)
     })
 }

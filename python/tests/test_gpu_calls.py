@@ -1,5 +1,5 @@
-"""What calls on a GPU put on the caller's stream, over the fake driver of the Rust tests, which needs
-no device and does work only when something waits for it.
+"""What calls on a GPU put on the caller's stream, over the fake driver of the Rust tests, which
+needs no device and does work only when something waits for it.
 
 The driver is found through an environment variable, so each test runs in a process of its own.
 """

@@ -34,9 +34,9 @@ Examples:
   forerun-bench growth --batch 1024 --value-bytes 100 --json
 
 Keys have 16 bytes; those of the hash table, and its values, have 8. Every lookup finds its key. A \
-structure that would not fit into --memory at some size is left out there. \"lines\" reads a random \
-cache line of a buffer with one line for each entry: the most lookups that the machine could do at \
-that size if each read one line.")]
+structure that would not fit into --memory at some size is left out there. \"lines\" reads a \
+random cache line of a buffer with one line for each entry: the most lookups that the machine \
+could do at that size if each read one line.")]
 pub struct Args {
     /// Numbers of entries [default: 100k,1M,10M,30M,100M; with --quick 5k,20k]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
@@ -300,8 +300,8 @@ fn report(
     batch: usize,
 ) -> Report {
     let lead = format!(
-        "Lookups in batches of {batch} as a structure grows, each structure alone in memory, beside \
-         random lines of a buffer with one line for each entry."
+        "Lookups in batches of {batch} as a structure grows, each structure alone in memory, \
+         beside random lines of a buffer with one line for each entry."
     );
     let mut report = Report::new("Growth", lead);
     report.facts = facts;

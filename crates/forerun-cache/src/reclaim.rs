@@ -32,8 +32,8 @@ const WORK_FACTOR: usize = 8;
 /// Bounds of one step: enough for a batch of items, and few enough that no store takes long.
 const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 
-/// One byte in this many of the limit is prefaulted ahead of writers, up to a maximum. A large cache
-/// that fills slowly would have no use for more, and its memory per item would be higher.
+/// One byte in this many of the limit is prefaulted ahead of writers, up to a maximum. A large
+/// cache that fills slowly would have no use for more, and its memory per item would be higher.
 const PREFAULT_SHARE: usize = 32;
 const PREFAULT_BYTES_MAX: usize = 16 << 20;
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   C, C++ ── forerun_gpu.h ─┬─ operations.rs    by key, scans, bags          failure.rs   results and messages
-//!                            ├─ table.rs         a table and its size         structs.rs   the header's structs
+//!                            ├─ tables.rs        a table and its size         structs.rs   the header's structs
 //!                            └─ memory.rs        memory for callers that have no CUDA run time
 //!                                    │
 //!                           StreamTable: on a GPU one launch on the caller's stream, on the CPU at once
@@ -24,7 +24,7 @@ mod handle;
 mod memory;
 mod operations;
 mod structs;
-mod table;
+mod tables;
 
 pub use failure::forerun_gpu_last_error;
 pub use handle::Table;
@@ -41,7 +41,7 @@ pub use operations::{
     forerun_gpu_restore, forerun_gpu_size_if, forerun_gpu_unlock,
 };
 pub use structs::{Allocator, BagArrays, Condition, EntryArrays, KeyArrays, Options};
-pub use table::{
+pub use tables::{
     forerun_gpu_capacity, forerun_gpu_device, forerun_gpu_load, forerun_gpu_options_init,
     forerun_gpu_reserve, forerun_gpu_reserve_for, forerun_gpu_save, forerun_gpu_set_max_capacity,
     forerun_gpu_size, forerun_gpu_table_create, forerun_gpu_table_destroy, forerun_gpu_version,

@@ -11,10 +11,10 @@
 //! Batches are written in the order of the calls. All of them go to one log, so after a power loss
 //! the store has a prefix of them.
 //!
-//! openraft waits until an entry is durable, so each thread that it has to wait for before that adds
-//! a context switch, and a core whose caches have nothing of the batch. So the caller writes small
-//! batches by itself, which takes microseconds, and syncs the log if that usually takes as long as
-//! a few context switches. Other tasks of its runtime's thread wait meanwhile.
+//! openraft waits until an entry is durable, so each thread that it has to wait for before that
+//! adds a context switch, and a core whose caches have nothing of the batch. So the caller writes
+//! small batches by itself, which takes microseconds, and syncs the log if that usually takes as
+//! long as a few context switches. Other tasks of its runtime's thread wait meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  this process ─┬─ memory_group.rs    a control group with the limit, or files that simulate one
-//!                ├─ lookups.rs         a process with a store with default options: looks up keys
+//!                ├─ store_process.rs   a process with a store with default options: looks up keys
 //!                ├─ neighbour.rs       a process that takes memory slowly, holds it, frees it
 //!                ├─ children.rs        starts both and reads what they print
 //!                └─ show.rs            what was seen over time, as tables and as a page
@@ -13,10 +13,10 @@
 //! then the kernel kills a process of the group.
 
 mod children;
-mod lookups;
 mod memory_group;
 mod neighbour;
 mod show;
+mod store_process;
 
 use crate::output::{on_stdout, write_facts};
 use crate::process_usage::resident_bytes_of;
@@ -139,7 +139,7 @@ impl Args {
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Child {
     /// Looks up keys of a store.
-    Lookups(lookups::LookupsArgs),
+    Lookups(store_process::LookupsArgs),
     /// Takes memory and frees it.
     Neighbour(neighbour::NeighbourArgs),
 }
@@ -157,7 +157,7 @@ pub struct ChildArgs {
 /// A store that fails or answers wrongly.
 pub fn run_child(args: &ChildArgs) -> Result<()> {
     match &args.child {
-        Child::Lookups(args) => lookups::run(args),
+        Child::Lookups(args) => store_process::run(args),
         Child::Neighbour(args) => neighbour::run(args),
     }
 }

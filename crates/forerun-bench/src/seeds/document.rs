@@ -138,7 +138,7 @@ pub(super) struct Column {
     /// The field with the figure, and what it is multiplied by.
     pub(super) value: &'static str,
     pub(super) scale: f64,
-    /// Whether the figure is another kind of figure than the table's, such as a latency among rates.
+    /// Whether the figure is of another kind than the table's, such as a latency among rates.
     pub(super) is_apart: bool,
     /// The measurement of this machine, and the fields of its rows.
     pub(super) here: Option<(&'static str, Fields)>,

@@ -13,8 +13,8 @@
 // unit at a time at the row's own offset.
 //
 // Indices: lane l of a warp resolves row l of its group, and the other lanes get it by shuffle. The
-// indices of the next group are requested before this group's rows, so that they arrive together. So
-// is row 0 of its layer, if that is another one: tables and indices may be in host memory.
+// indices of the next group are requested before this group's rows, so that they arrive together.
+// So is row 0 of its layer, if that is another one: tables and indices may be in host memory.
 //
 // Shifting lanes to a line boundary comes from zero-copy graph traversal (EMOGI, VLDB 2020).
 #pragma once

@@ -11,8 +11,8 @@
 // A new entry is written as:  row, score, key ─ release: digest.
 //
 // A lane without its locks keeps its key for the next round, in which the others have their next
-// keys. So keys that share a bucket cost their lanes a round, not the warp. If the launch has only one
-// warp, the warp processes keys that share a bucket in batch order, and does exactly what
+// keys. So keys that share a bucket cost their lanes a round, not the warp. If the launch has only
+// one warp, the warp processes keys that share a bucket in batch order, and does exactly what
 // src/table/cpu.rs does.
 #pragma once
 #include "key_search.cuh"

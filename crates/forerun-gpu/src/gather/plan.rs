@@ -3,8 +3,8 @@
 //! # The rule and its basis
 //! A block runs on one multiprocessor, so a launch of `b` blocks occupies at most `b` of them. A
 //! copy over the link needs enough bytes in flight: bandwidth times latency. At 55 GB/s and 1.3 us
-//! that is 72 KB. The rule uses nearly twice as much ([`IN_FLIGHT_BYTES`]), because warps do not all
-//! wait at the same time, and in proportion for other links.
+//! that is 72 KB. The rule uses nearly twice as much ([`IN_FLIGHT_BYTES`]), because warps do not
+//! all wait at the same time, and in proportion for other links.
 //!
 //! ```text
 //!   bytes in flight = blocks x warps per block x rows in flight per warp x bytes of a row (at most what a warp holds)
@@ -15,8 +15,8 @@
 //! eighth of those of a multiprocessor, so that they can run alongside blocks of other kernels: a
 //! larger block would wait for a multiprocessor with that much room. By default there are
 //! [`DEFAULT_THREADS`] threads in all. For short rows there are as many more blocks as reach the
-//! target, at most one per multiprocessor. A copy within a device has no link to wait for, and takes
-//! all multiprocessors. On an H200, 32 blocks of 256 threads copy rows of 656
+//! target, at most one per multiprocessor. A copy within a device has no link to wait for, and
+//! takes all multiprocessors. On an H200, 32 blocks of 256 threads copy rows of 656
 //! bytes as fast as all multiprocessors do, and eight reach less than half that rate. With rows of
 //! 64 bytes, 32 blocks have 32 KiB in flight and reach less than half the rate of all
 //! multiprocessors; so the default for them is 128 blocks, which has not yet been run on a GPU.

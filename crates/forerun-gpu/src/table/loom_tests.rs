@@ -271,7 +271,7 @@ fn a_published_entry_needs_the_release_and_the_searchs_fence() {
     needs(publish_model, &weaker);
 }
 
-/// The same, but one lane reads the digest, and after the lanes have met, another one reads the key.
+/// The same, but one lane reads the digest, and after the lanes have met, another reads the key.
 fn publish_to_lanes_model(orders: Orders) {
     const DIGEST: u32 = 77;
     let slot = Arc::new((AtomicU32::new(1), AtomicU64::new(1)));

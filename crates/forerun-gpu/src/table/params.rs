@@ -114,7 +114,8 @@ pub struct TableOp {
     pub weights: u64,
     /// u32 per bag, or 0.
     pub found_out: u64,
-    /// f32 per value of each pooled row, or 0: see [`PooledArrays::sums`](super::PooledArrays::sums).
+    /// f32 per value of each pooled row, or 0: see
+    /// [`PooledArrays::sums`](super::PooledArrays::sums).
     pub sums: u64,
     /// The number of a [`Pooling`](super::Pooling).
     pub pooling: u32,

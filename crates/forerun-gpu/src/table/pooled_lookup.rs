@@ -73,9 +73,9 @@ impl GpuTable {
     /// its rows changed meanwhile.
     ///
     /// # Errors
-    /// [`TableError::Pooling`]: the rows do not have the format. [`GpuError::NoDevice`](crate::GpuError::NoDevice) if the
-    /// table is not on a GPU; a buffer is missing, too short or on another device; the driver's
-    /// error.
+    /// [`TableError::Pooling`]: the rows do not have the format.
+    /// [`GpuError::NoDevice`](crate::GpuError::NoDevice) if the table is not on a GPU; a buffer is
+    /// missing, too short or on another device; the driver's error.
     pub fn pooled_command<'a>(
         &'a self,
         options: &PoolingOptions,

@@ -2,8 +2,8 @@
 // tests/driver.rs.
 //
 // Device memory is host memory. Work on a stream is done when something waits for it, not earlier.
-// Row copies run (fake_gather.h), other kernels do not; all launches are checked as the driver checks
-// them. fake_graphs.h has streams, events and captures. There are two devices,
+// Row copies run (fake_gather.h), other kernels do not; all launches are checked as the driver
+// checks them. fake_graphs.h has streams, events and captures. There are two devices,
 // so two contexts. This driver enforces what the real one requires of its caller: a call that needs
 // a context fails without one, or with another device's; pinned memory is not freed while copies
 // are in flight; no memory is allocated or freed while another thread captures a graph, unless the

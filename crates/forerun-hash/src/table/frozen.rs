@@ -5,10 +5,10 @@
 //!             ◀── thaw ──                          neither copies an entry
 //! ```
 //!
-//! Freezing takes the table by value, as `BytesMut::freeze` and `DashMap::into_read_only` do. So the
-//! type proves that no writer exists, and an `Arc` can share the result with threads, since it has
-//! no lifetime. Users of hashbrown get the same guarantee from `&HashMap`, which excludes `&mut`;
-//! `&HashTable` does not, because its writers take `&self`.
+//! Freezing takes the table by value, as `BytesMut::freeze` and `DashMap::into_read_only` do. So
+//! the type proves that no writer exists, and an `Arc` can share the result with threads, since it
+//! has no lifetime. Users of hashbrown get the same guarantee from `&HashMap`, which excludes
+//! `&mut`; `&HashTable` does not, because its writers take `&self`.
 
 use super::directory::Directory;
 use super::version::Frozen;

@@ -15,9 +15,9 @@
 //! ```
 //!
 //! `storage.rs` stores data blocks. `next_writes.rs` looks ahead in the input, so that the memory
-//! accesses of writes that were sent together overlap. `binary/` executes binary requests in the same states, and
-//! `binary_answers.rs` composes their answers. `answers.rs` answers reads, with `lookups.rs`, and
-//! with `frame_answers.rs` for frames.
+//! accesses of writes that were sent together overlap. `binary/` executes binary requests in the
+//! same states, and `binary_answers.rs` composes their answers. `answers.rs` answers reads, with
+//! `lookups.rs`, and with `frame_answers.rs` for frames.
 //! `commands.rs` has the other classic commands, `admin.rs` the operator commands,
 //! `meta_commands.rs` and `meta_get.rs` the meta commands, whose answers `meta_answer.rs` composes,
 //! `warm_up_commands.rs` the commands of a warm-up, and `stats.rs` the statistics, with

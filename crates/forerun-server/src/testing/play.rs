@@ -13,7 +13,8 @@ use crate::shared::Shared;
 /// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
 ///
 /// # Panics
-/// If the output holds `output_bytes_max` bytes, or the session or its input much more than arrived.
+/// If the output holds `output_bytes_max` bytes, or the session or its input much more than
+/// arrived.
 pub(super) fn play_on(
     mut session: ClientSession,
     shared: &Arc<Shared>,

@@ -3,9 +3,6 @@
 use super::Word;
 use forerun_core::RegionError;
 
-/// Maximum number of slots: gathers take signed 32-bit indices of entries of up to 16 bytes.
-pub const SLOTS_MAX: usize = 1 << 30;
-
 /// Why a table was not built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {

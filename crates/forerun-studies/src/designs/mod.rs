@@ -33,9 +33,9 @@ pub mod tagged;
 mod word;
 
 pub use build::build;
-pub use build_error::{BuildError, SLOTS_MAX};
+pub use build_error::BuildError;
 pub use names::{Design, Lookup, ParseDesignError, ParseLookupError};
-pub use word::Word;
+pub use word::{SLOTS_MAX, Word};
 
 use forerun_core::arch::Isa;
 

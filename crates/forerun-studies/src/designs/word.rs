@@ -6,6 +6,9 @@ use super::sync::{AtomicU16, AtomicU32, AtomicU64, AtomicWord};
 use forerun_core::arch::{Lanes, Simd};
 use std::fmt::Debug;
 
+/// Maximum number of slots: gathers take signed 32-bit indices of entries of up to 16 bytes.
+pub const SLOTS_MAX: usize = 1 << 30;
+
 mod sealed {
     /// Prevents other implementations: tables rely on every bit pattern being a valid word.
     pub trait Sealed {}
@@ -34,7 +37,7 @@ pub trait Word:
     type HashWord: Word;
 
     /// The most slots of a table whose keys these are: every slot's number must be such a word.
-    const SLOTS_MAX: usize = super::SLOTS_MAX;
+    const SLOTS_MAX: usize = SLOTS_MAX;
     /// Size in memory.
     const BYTES: usize = size_of::<Self>();
     /// The smallest word.

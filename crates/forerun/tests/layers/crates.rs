@@ -155,7 +155,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "handle",
             "memory",
             "operations",
-            "table",
+            "tables",
         ],
         one_idea: &[],
     },

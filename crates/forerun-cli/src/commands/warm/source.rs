@@ -288,7 +288,8 @@ impl ItemReader {
                 read.stale += 1;
                 continue;
             }
-            // The answer does not tell whether it is a hash, so it must be the item that was listed.
+            // The answer does not tell whether it is a hash, so it must be the item that was
+            // listed.
             if (listed.is_hash || self.has_hashes) && listed.cas != Some(head.cas) {
                 read.changed += 1;
                 continue;

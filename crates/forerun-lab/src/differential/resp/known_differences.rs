@@ -35,8 +35,8 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     not_generated(ANY, "A time to live ends after at most 136 years."),
     not_generated(
         ANY,
-        "`KEYS`, `SCAN`, `HSCAN`, `RANDOMKEY` and, with several databases, `FLUSHDB` are refused in \
-         a transaction.",
+        "`KEYS`, `SCAN`, `HSCAN`, `RANDOMKEY` and, with several databases, `FLUSHDB` are refused \
+         in a transaction.",
     ),
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(

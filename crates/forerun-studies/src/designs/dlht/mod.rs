@@ -9,13 +9,13 @@
 //!
 //! Katsarakis, Gavrielatos and Ntarmos, "DLHT: A Non-blocking Resizable Hashtable with Fast
 //! Deletes and Memory-awareness" (HPDC 2024). An entry never moves, an insertion or a removal
-//! changes one slot and a bit of the header, and a batch prefetches the buckets of all its keys. The
-//! price is that a full bucket has nowhere else to go than a further line.
+//! changes one slot and a bit of the header, and a batch prefetches the buckets of all its keys.
+//! The price is that a full bucket has nowhere else to go than a further line.
 //!
 //! It differs in what the studies do not need: the header has no versions, and the table does not
 //! grow, so it is full when the stock is empty. The stock is five lines for eight buckets. Empty
-//! lines at the end of a chain return to it. The paper's chain has 15 slots, of which some bucket of
-//! a large, full table would have too few; here it has 19.
+//! lines at the end of a chain return to it. The paper's chain has 15 slots, of which some bucket
+//! of a large, full table would have too few; here it has 19.
 
 mod chain;
 mod header;

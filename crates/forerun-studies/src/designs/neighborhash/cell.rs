@@ -1,4 +1,4 @@
-//! A slot: what is left of a key's hash, with the link to the next entry of its ring, and the value.
+//! A slot: what is left of a key's hash, the link to the next entry of its ring, and the value.
 //!
 //! ```text
 //!   63                             12    11     10          0
