@@ -15,8 +15,8 @@ use forerun_core::arch::Isa;
 /// machine lacks the instruction set, the table uses the best one below it.
 ///
 /// # Errors
-/// More slots than [`SLOTS_MAX`](super::SLOTS_MAX), or than 65,535 for keys of two bytes; the memory
-/// could not be allocated.
+/// More slots than [`SLOTS_MAX`](super::SLOTS_MAX), or than 65,535 for keys of two bytes; the
+/// memory could not be allocated.
 pub fn build<K: Word, V: Word>(
     design: Design,
     slots: usize,
