@@ -7,7 +7,8 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use crate::errors::{invalid, table_exception, too_large};
-use crate::hot_pool::{ReadIntegers, hot_pool_exception};
+use crate::hot_pool::ReadIntegers;
+use crate::hot_pool_arguments::hot_pool_exception;
 use crate::numbers::Numbers;
 use crate::rows::{readable_rows, writable_rows};
 use crate::table::Table;

@@ -9,9 +9,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use forerun::gpu::gather::{Layers, RowLayout};
-use forerun::gpu::hot_pool::{
-    self as engine, Eviction, HotPoolBatch, HotPoolError, HotPoolOptions,
-};
+use forerun::gpu::hot_pool::{self as engine, Eviction, HotPoolBatch, HotPoolOptions};
 use numpy::{
     PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
     PyUntypedArrayMethods,
@@ -22,23 +20,12 @@ use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned, refused, ty
 use crate::borrows::{Access, Borrow};
 use crate::cuda::stream_of;
 use crate::dlpack::is_on_cuda;
-use crate::errors::{device_exception, gather_exception, invalid, too_large, unknown};
+use crate::errors::{invalid, too_large, unknown};
+use crate::hot_pool_arguments::{Arrays, batch_of, hot_pool_exception};
 use crate::hot_pool_cuda::{DevicePool, shape_of};
 use crate::new_objects::zeros;
 use crate::rows::{readable_rows, writable_rows};
 use crate::versions::count_change;
-
-/// The exception for an error of a hot pool, with its message.
-pub(crate) fn hot_pool_exception(error: HotPoolError) -> PyErr {
-    match error {
-        HotPoolError::Gpu(error) => device_exception(error),
-        HotPoolError::Copy(error) => gather_exception(error),
-        HotPoolError::OutOfMemory { .. } | HotPoolError::HostFull { .. } => {
-            too_large(&error.to_string())
-        }
-        error => invalid(error.to_string()),
-    }
-}
 
 /// An array of integers that a call reads.
 pub(crate) struct ReadIntegers<'py, T: numpy::Element> {
@@ -125,13 +112,6 @@ pub(crate) enum Plan {
 enum Pool {
     Host(Mutex<engine::HotPool>),
     Device(DevicePool),
-}
-
-/// The arrays of a pool.
-pub(crate) struct Arrays {
-    pub(crate) host: Py<PyAny>,
-    pub(crate) rows: Py<PyAny>,
-    pub(crate) host_rows: Option<Py<PyAny>>,
 }
 
 /// The rows of a large `host` array that are in use now, in the smaller array `rows`: on a GPU,
@@ -234,17 +214,6 @@ fn array_extents(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u64>> {
     let array = as_array(object, what)?;
     let shape: Vec<u64> = array.shape().iter().map(|&extent| extent as u64).collect();
     extents(&shape, array.dtype().itemsize() as u64)
-}
-
-/// Requests and positions of each, from the shape of an array of positions.
-pub(crate) fn batch_of(shape: &[u64]) -> PyResult<(u64, u64)> {
-    match *shape {
-        [count] => Ok((1, count)),
-        [batch, count] => Ok((batch, count)),
-        _ => Err(invalid(
-            "`positions` must have one dimension, or two: requests, and positions of each",
-        )),
-    }
 }
 
 #[pymethods]

@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 use crate::cuda::{CallersStream, Tensor, opened, stream_of};
 use crate::dlpack::Exported;
 use crate::errors::{device_exception, invalid};
-use crate::hot_pool::{Arrays, batch_of, hot_pool_exception};
+use crate::hot_pool_arguments::{Arrays, batch_of, hot_pool_exception};
 use crate::rows::readable_rows;
 
 /// The device's number, the shape, and the bytes of an element of a tensor on a device.

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::borrows::{Access, Borrow, Memory};
 use crate::cuda::{opened, stream_of};
 use crate::errors::{device_exception, gather_exception};
-use crate::hot_pool::hot_pool_exception;
+use crate::hot_pool_arguments::hot_pool_exception;
 use crate::hot_pool_cuda::enqueue;
 
 /// A tensor: address, rows, columns, elements from one row to the next, and bytes of an element.

@@ -45,6 +45,7 @@ mod gather;
 mod gpu_table;
 mod host_rows;
 mod hot_pool;
+mod hot_pool_arguments;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod hot_pool_cuda;
 #[allow(

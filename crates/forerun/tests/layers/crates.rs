@@ -437,6 +437,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "gather",
             "row_copy",
             "transfer",
+            "hot_pool_arguments",
             "hot_pool_cuda",
             "hot_pool",
             "hot_pool_tables",
