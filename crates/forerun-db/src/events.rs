@@ -220,7 +220,13 @@ impl EventSender {
     pub(crate) fn close(&self) {
         // Its drop is the user's code, and may drop a handle of the store: not under the lock.
         let listener = self.lock().take();
-        drop(listener);
+        let dropped = panics::catch("dropping the event listener", || {
+            drop(listener);
+            Ok(())
+        });
+        if let Err(error) = dropped {
+            tracing::error!(%error, "the event listener is gone");
+        }
     }
 
     /// Makes an event and passes it on. The caller holds no lock that reads, writes or statistics

@@ -13,8 +13,9 @@
 //!
 //! openraft waits until an entry is durable, so each thread that it has to wait for before that
 //! adds a context switch, and a core whose caches have nothing of the batch. So the caller writes
-//! small batches by itself, which takes microseconds, and syncs the log if that usually takes as
-//! long as a few context switches. Other tasks of its runtime's thread wait meanwhile.
+//! small batches by itself, which takes microseconds unless flushes or compactions do not keep up,
+//! and syncs the log if that usually takes as long as a few context switches. Other tasks of its
+//! runtime's thread wait meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,8 +31,9 @@ use crate::{Error, Result};
 /// A caller writes at most so much by itself.
 const CALLER_BYTES_MAX: usize = 256 << 10;
 
-/// A caller syncs by itself if that usually takes at most so long.
-const CALLER_SYNC_MAX: Duration = Duration::from_micros(500);
+/// A caller writes by itself, and syncs, if each usually takes at most so long. Writes take longer
+/// while flushes or compactions do not keep up.
+const CALLER_MAX: Duration = Duration::from_micros(500);
 
 /// Before the first sync.
 const UNKNOWN: u64 = u64::MAX;
@@ -50,35 +52,51 @@ struct Shared {
     db: Db,
     /// Commands that the thread has not executed.
     unfinished: AtomicUsize,
+    /// How long a write of at most [`CALLER_BYTES_MAX`] usually takes.
+    usual_write_ns: AtomicU64,
     /// How long a sync usually takes, or [`UNKNOWN`].
     usual_sync_ns: AtomicU64,
 }
 
+/// Adds how long something took that began at `begun` to how long it usually takes.
+fn note_took(usual: &AtomicU64, begun: Instant) {
+    let took_ns = begun.elapsed().as_nanos() as u64;
+    // Relaxed, also below: an estimate, of which it does not matter if an update is lost.
+    let usual_ns = match usual.load(Ordering::Relaxed) {
+        UNKNOWN => took_ns,
+        usual_ns => usual_ns - usual_ns / 8 + took_ns / 8,
+    };
+    usual.store(usual_ns, Ordering::Relaxed);
+}
+
+fn is_short(usual: &AtomicU64) -> bool {
+    u128::from(usual.load(Ordering::Relaxed)) <= CALLER_MAX.as_nanos()
+}
+
+fn is_small(batches: &[WriteBatch]) -> bool {
+    let bytes: usize = batches.iter().map(|batch| batch.encoded().len()).sum();
+    bytes <= CALLER_BYTES_MAX
+}
+
 impl Shared {
     fn write(&self, batches: &[WriteBatch]) -> forerun_db::Result<()> {
-        batches.iter().try_for_each(|batch| {
+        let begun = Instant::now();
+        let written: forerun_db::Result<()> = batches.iter().try_for_each(|batch| {
             self.db.write(batch, Durability::Buffered)?;
             Ok(())
-        })
+        });
+        if !batches.is_empty() && is_small(batches) {
+            note_took(&self.usual_write_ns, begun);
+        }
+        written
     }
 
     /// Makes what was written durable.
     fn sync(&self) -> forerun_db::Result<()> {
         let begun = Instant::now();
         let synced = self.db.flush_wal();
-        let took_ns = begun.elapsed().as_nanos() as u64;
-        // Relaxed, also below: an estimate, of which it does not matter if an update is lost.
-        let usual_ns = match self.usual_sync_ns.load(Ordering::Relaxed) {
-            UNKNOWN => took_ns,
-            usual_ns => usual_ns - usual_ns / 8 + took_ns / 8,
-        };
-        self.usual_sync_ns.store(usual_ns, Ordering::Relaxed);
+        note_took(&self.usual_sync_ns, begun);
         synced
-    }
-
-    fn are_syncs_short(&self) -> bool {
-        let usual_ns = self.usual_sync_ns.load(Ordering::Relaxed);
-        u128::from(usual_ns) <= CALLER_SYNC_MAX.as_nanos()
     }
 
     /// Notes that commands have been executed, before their callers learn of it, so that their next
@@ -105,6 +123,7 @@ impl Writer {
         let shared = Arc::new(Shared {
             db,
             unfinished: AtomicUsize::new(0),
+            usual_write_ns: AtomicU64::new(0),
             usual_sync_ns: AtomicU64::new(UNKNOWN),
         });
         let of_thread = Arc::clone(&shared);
@@ -161,7 +180,7 @@ impl Writer {
         let written = self.shared.write(&batches);
         if let Some(on_durable) = on_durable {
             match &written {
-                Ok(()) if self.shared.are_syncs_short() => on_durable(self.shared.sync()),
+                Ok(()) if is_short(&self.shared.usual_sync_ns) => on_durable(self.shared.sync()),
                 Ok(()) => self.queue(Command {
                     batches: Vec::new(),
                     readable: None,
@@ -174,11 +193,11 @@ impl Writer {
     }
 
     /// Whether the caller may write these batches by itself. Otherwise it would overtake the write
-    /// of a call that was dropped before it returned, or wait for a sync.
+    /// of a call that was dropped before it returned, or wait for a sync, or for flushes.
     fn may_write(&self, batches: &[WriteBatch]) -> bool {
-        let bytes: usize = batches.iter().map(|batch| batch.encoded().len()).sum();
         // Acquire: pairs with the Release in `finish`, so what the thread has written comes before.
-        bytes <= CALLER_BYTES_MAX && self.shared.unfinished.load(Ordering::Acquire) == 0
+        let is_idle = self.shared.unfinished.load(Ordering::Acquire) == 0;
+        is_idle && is_small(batches) && is_short(&self.shared.usual_write_ns)
     }
 
     fn queue(&self, command: Command) -> Result<()> {
@@ -298,6 +317,22 @@ mod tests {
             let found = db.get("key").unwrap();
             assert_eq!(found.as_deref(), Some(&(turn + 1000).to_le_bytes()[..]));
         }
+    }
+
+    #[tokio::test]
+    async fn while_writes_wait_the_thread_writes() {
+        const LONG_NS: u64 = 1 << 40;
+        let io = FaultIo::new();
+        let db = Db::open_with_io(Arc::new(io), "/store", Options::default()).unwrap();
+        let writer = Writer::start(db.clone(), "test").unwrap();
+        let usual_ns = &writer.shared.usual_write_ns;
+        assert!(writer.may_write(&[batch("a")]));
+        usual_ns.store(LONG_NS, Ordering::Relaxed);
+        assert!(!writer.may_write(&[batch("a")]));
+        writer.write_durably(batch("a")).await.unwrap();
+        assert!(db.get("a").unwrap().is_some());
+        let after_ns = usual_ns.load(Ordering::Relaxed);
+        assert!(after_ns < LONG_NS, "the thread's writes count: {after_ns}");
     }
 
     #[tokio::test]

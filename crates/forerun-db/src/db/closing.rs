@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   stop writes -> stop background work -> workers end -> work in callers' threads ends
-//!   -> drop pooled cursors, obsolete files and the listener -> unlock the directory
+//!   -> drop pooled cursors and obsolete files -> unlock the directory -> drop the listener
 //! ```
 
 use std::sync::Arc;
@@ -35,14 +35,16 @@ impl Open {
 
     pub(super) fn close(&self) -> Result<()> {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*closed {
-            Some(result) => result.clone(),
-            None => {
-                let (result, dir) = self.stop();
-                drop(dir);
-                closed.insert(result).clone()
-            }
+        if let Some(result) = &*closed {
+            return result.clone();
         }
+        let (result, dir) = self.stop();
+        drop(dir);
+        *closed = Some(result.clone());
+        // The drop of the listener is the user's code, which may close the store too.
+        drop(closed);
+        self.inner.events.close();
+        result
     }
 
     /// [`close`](Self::close), but keeps the directory locked until the returned value is dropped.
@@ -52,7 +54,11 @@ impl Open {
             return Err(Error::Closed);
         }
         let (result, dir) = self.stop();
-        closed.insert(result).clone()?;
+        *closed = Some(result.clone());
+        // As in `close`.
+        drop(closed);
+        self.inner.events.close();
+        result?;
         dir.ok_or(Error::Closed)
     }
 
@@ -75,7 +81,6 @@ impl Open {
         // Files released later stay where they are: by then their names may belong to another
         // process.
         inner.tree.obsolete_files.close();
-        inner.events.close();
         (closed, inner.directory.release())
     }
 }
