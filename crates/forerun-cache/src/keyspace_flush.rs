@@ -52,9 +52,10 @@ impl KeyspaceFlush {
         let Some(hash) = self.next else {
             return false;
         };
-        let given = self.last_cas + 1..=cache.last_cas();
         let (_, next) = cache.sweep_segment(hash, RemovalCause::Removed, |item, _| {
-            // A number that was not given yet is a client's own.
+            // Read under the lock, so that it covers all that was stored up to now. A number that
+            // was not given yet is a client's own.
+            let given = self.last_cas + 1..=cache.last_cas();
             self.keyspace.own_key(item.key()).is_some() && !given.contains(&item.cas())
         });
         cache.collect_waiting();

@@ -262,10 +262,13 @@ fn encoding(item: &Item<'_>) -> &'static str {
     if item.kind() == ItemKind::Hash {
         let hash = Hash::new(value);
         let is_short = |text: &[u8]| text.len() <= LIST_TEXT_BYTES_MAX;
-        let is_list = hash.len() <= LIST_FIELDS_MAX
-            && hash
-                .iter()
-                .all(|(field, value)| is_short(field) && is_short(value));
+        // It reads no more than so many fields: this may be a part of a transaction.
+        let mut pairs = hash.iter();
+        let is_list = pairs
+            .by_ref()
+            .take(LIST_FIELDS_MAX)
+            .all(|(field, value)| is_short(field) && is_short(value))
+            && pairs.next().is_none();
         return if is_list { "listpack" } else { "hashtable" };
     }
     match value.len() {

@@ -84,6 +84,7 @@ impl KeyParts {
         let is_last = self.next == self.arguments.len();
         match (done, self.spec.command) {
             (Err(refusal), _) => {
+                call.context.commands.fail(self.spec.command);
                 call.error(refusal);
                 return true;
             }

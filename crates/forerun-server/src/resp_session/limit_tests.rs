@@ -277,6 +277,8 @@ fn many_keys_are_deleted_and_counted_in_parts() {
     let answer = client.ask_words(&mset[..mset.len() - 1]);
     assert_eq!(answer, "-ERR wrong number of arguments for 'mset' command");
     assert_eq!(client.ask("DBSIZE"), ":0");
+    let stats = client.ask("INFO commandstats");
+    assert!(stats.contains(",failed_calls=1"), "{stats}");
     assert_eq!(client.ask_words(&mset), "+OK");
     assert_eq!(client.ask_words(&with_name(b"EXISTS")), ":10000");
     assert_eq!(client.ask_words(&with_name(b"TOUCH")), ":10000");

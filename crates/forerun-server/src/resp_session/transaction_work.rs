@@ -12,8 +12,8 @@ use std::collections::HashMap;
 
 use forerun_cache::Cache;
 
-use crate::resp::arguments::Arguments;
-use crate::resp::command_spec::{Command, Spec};
+use crate::resp::arguments::{Arguments, LargeArgument};
+use crate::resp::command_spec::{Command, Flags, Spec};
 use crate::resp::command_table::find;
 use crate::resp::integers::parse_i64;
 
@@ -89,6 +89,24 @@ fn worked_on<'a>(spec: &Spec, arguments: &'a Arguments) -> Option<(&'a [u8], Opt
     })
 }
 
+/// The most bytes of a string that a command may store. Other commands may then work on it.
+fn stored_bytes(spec: &Spec, arguments: &Arguments) -> usize {
+    let is_script = matches!(spec.command, Command::Eval | Command::Evalsha);
+    if !is_script && (spec.group != "string" || !spec.flags.has(Flags::WRITE)) {
+        return 0;
+    }
+    let large = match &arguments.large {
+        Some(LargeArgument::Value(value)) => value.len(),
+        _ => 0,
+    };
+    let computed = match spec.command {
+        Command::Incrbyfloat => FLOAT_BYTES,
+        _ => large,
+    };
+    let given = arguments.iter().skip(2).map(<[u8]>::len);
+    given.max().unwrap_or(0).max(computed)
+}
+
 /// At most how many bytes of items the commands of a queue go over, as far as they do not show in
 /// the answers.
 pub(super) fn work_bytes(queue: &[Arguments], cache: &Cache) -> usize {
@@ -105,22 +123,35 @@ pub(super) fn work_bytes(queue: &[Arguments], cache: &Cache) -> usize {
         }
     };
     let mut sizes: HashMap<&[u8], Size<'_>> = HashMap::new();
+    // The longest string that a key was given. A short one takes no longer than its arguments.
+    let mut strings: HashMap<&[u8], usize> = HashMap::new();
     let mut work = 0_usize;
     for arguments in queue {
         let Some(spec) = arguments.get(0).and_then(find) else {
             continue;
         };
         work = work.saturating_add(arguments.len() * ARGUMENT_WORK_BYTES);
+        let stored = stored_bytes(spec, arguments);
+        if stored > ARGUMENT_WORK_BYTES {
+            let slices: Vec<&[u8]> = arguments.iter().collect();
+            for key in spec.keys_of(&slices) {
+                let longest = strings.entry(key).or_default();
+                *longest = stored.max(*longest);
+            }
+        }
         let Some((key, copy)) = worked_on(spec, arguments) else {
             continue;
         };
         let size = sizes.entry(key).or_insert_with(|| size_now(key));
+        size.bytes = size.bytes.max(strings.get(key).copied().unwrap_or(0));
         size.change(spec, arguments);
         let bytes = size.bytes;
         work = work.saturating_add(bytes);
         if let Some(copy) = copy {
             let there = sizes.entry(copy).or_insert_with(|| size_now(copy));
             there.bytes = there.bytes.max(bytes);
+            // What arrives there may be without the fields that were set.
+            there.fields.clear();
         }
     }
     work
@@ -170,6 +201,14 @@ mod tests {
         ] {
             assert_eq!(work(&cache, lines), expected, "{lines:?}");
         }
+        // A string counts once something works on it.
+        let set = format!("SET new {}", "v".repeat(1000));
+        let set = set.as_str();
+        assert_eq!(work(&cache, &[set]), 0);
+        assert_eq!(work(&cache, &[set, "APPEND new 12345"]), 1005);
+        // An item without the field takes the place of the one that has it.
+        let moved = ["HSET n a b", "RENAME h n", "HSET n a b"];
+        assert_eq!(work(&cache, &moved), 12 + 1000 + 1012);
         // A counter does not grow with each change of it.
         let often = work(&cache, &vec!["HINCRBY counters a 1"; 1000]);
         assert_eq!(often, 1000 * (1 + 10 + 20));
