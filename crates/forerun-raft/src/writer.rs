@@ -309,7 +309,11 @@ mod tests {
                 );
                 let mut dropped = pin!(writer.write(batches));
                 // It may have been written already.
-                poll_fn(|context| Poll::Ready(drop(dropped.as_mut().poll(context)))).await;
+                poll_fn(|context| {
+                    let _ = dropped.as_mut().poll(context);
+                    Poll::Ready(())
+                })
+                .await;
             }
             let mut small = WriteBatch::new();
             small.put("key", (turn + 1000).to_le_bytes()).unwrap();
