@@ -345,6 +345,24 @@ fn a_full_ring_waits_for_its_oldest_launch() {
 }
 
 #[test]
+fn indices_in_slices_that_overlap_are_those_of_their_own_side() {
+    let name = "indices_in_slices_that_overlap_are_those_of_their_own_side";
+    if !has_fake_driver(name, &[]) {
+        return;
+    }
+    let pools = Pools::new(ROW_BYTES, 1);
+    let base = [1i64, 4, 6, 2, 7];
+    let [sources, destinations] = [&base[1..], &base[..4]].map(cpu::Indices::I64);
+    let pairs = cpu::Pairs::split(sources, destinations).unwrap();
+    let request = pools.request(NOWHERE, false);
+    pools.enqueue(request, QueuedPairs::Copied(pairs)).unwrap();
+    finish();
+    for (to, from) in base.iter().zip(&base[1..]) {
+        assert_eq!(pools.there(0, *to as u64), pools.here(0, *from as u64));
+    }
+}
+
+#[test]
 fn indices_must_fit_the_request() {
     if !has_fake_driver("indices_must_fit_the_request", &[]) {
         return;

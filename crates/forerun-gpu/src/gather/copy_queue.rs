@@ -261,7 +261,12 @@ impl CopyQueue {
         };
         // SAFETY: `check` has verified that all rows are in memory that the device reaches. The
         // caller guarantees that it stays.
-        unsafe { call.enqueue(stream, &destinations, &sources, &sizes) }?;
+        let enqueued = unsafe { call.enqueue(stream, &destinations, &sources, &sizes) };
+        if enqueued.is_err() {
+            // Copies before the one that failed may be on the stream.
+            let _ = stream.synchronize();
+        }
+        enqueued?;
         taken.map_or(Ok(()), |taken| taken.launched(stream))
     }
 }
