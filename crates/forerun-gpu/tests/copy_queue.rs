@@ -320,6 +320,10 @@ fn a_full_ring_waits_for_its_oldest_launch() {
         pools.copy(&pairs, false).unwrap();
     }
     assert!(!calls().contains("wait"));
+    // A wait that fails frees nothing: the next call waits again.
+    fail("cuEventSynchronize", 0);
+    pools.copy(&pairs, false).unwrap_err();
+    calls();
     let before = allocated();
     pools.copy(&pairs, false).unwrap();
     assert_eq!(calls(), "wait launch record");

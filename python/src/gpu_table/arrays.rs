@@ -212,13 +212,14 @@ impl<'a, 'py> Arrays<'a, 'py> {
             if !tensor.is_contiguous() {
                 return Err(invalid(format!("`{name}` is not contiguous")));
             }
-            let is_ours = object.cast::<DeviceArray>();
             if access == Access::Write {
-                if tensor.is_read_only {
-                    return Err(invalid(format!("`{name}` is read-only")));
-                }
-                if let Ok(array) = is_ours {
-                    self.written.push(array.clone().unbind());
+                match object.cast::<DeviceArray>() {
+                    // It is exported without a flag, as arrays are that cannot be written.
+                    Ok(array) => self.written.push(array.clone().unbind()),
+                    Err(_) if tensor.is_read_only => {
+                        return Err(invalid(format!("`{name}` is read-only")));
+                    }
+                    Err(_) => {}
                 }
             }
             let elements = tensor
