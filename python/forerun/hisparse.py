@@ -72,9 +72,24 @@ class _Memory(NamedTuple):
     device: int | None
 
 
+_WRITTEN = {
+    "device_buffer",
+    "device_buffer_tokens",
+    "lru_slots",
+    "miss_count",
+    "miss_dst",
+    "miss_src",
+    "top_k_device_locs",
+}
+
+
 def _memory(name: str, array: Any) -> _Memory:
     if isinstance(array, np.ndarray):
         size = array.itemsize
+        if not array.dtype.isnative or any(stride % size for stride in array.strides):
+            raise InvalidArgumentError(f"`{name}` must have whole elements in the byte order here")
+        if name in _WRITTEN and not array.flags.writeable:
+            raise InvalidArgumentError(f"`{name}` is read-only")
         strides = tuple(stride // size for stride in array.strides)
         address = array.ctypes.data
         return _Memory(address, array.shape, strides, array.dtype.name, size, None)

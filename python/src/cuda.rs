@@ -210,7 +210,7 @@ pub(crate) fn stream_of(
 }
 
 /// The library that an object belongs to.
-fn library_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+pub(crate) fn library_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     let module = object.get_type().module()?;
     Ok(module
         .to_str()?

@@ -68,14 +68,18 @@ impl DeviceArray {
     /// Records that work at the end of this stream writes it.
     pub(crate) fn mark(&self, stream: CallersStream) -> PyResult<()> {
         let gpu = self.memory.gpu();
+        // SAFETY: the caller of the Python function guarantees a stream of the device's primary
+        // context that outlives the call.
+        let stream = unsafe { Stream::borrowed(gpu, stream.handle()) };
+        if stream.is_captured().map_err(device_exception)? {
+            // No stream outside the graph can wait for an event in it.
+            return Ok(());
+        }
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let event = match written.take() {
             Some(event) => event,
             None => Event::new(gpu).map_err(device_exception)?,
         };
-        // SAFETY: the caller of the Python function guarantees a stream of the device's primary
-        // context that outlives the call.
-        let stream = unsafe { Stream::borrowed(gpu, stream.handle()) };
         let recorded = stream.record(&event).map_err(device_exception);
         *written = Some(event);
         recorded

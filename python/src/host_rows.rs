@@ -69,18 +69,23 @@ impl HostRows {
 
     /// Gives up rows (int64), each as often as it is named. Launches that read them must have
     /// ended.
-    fn release(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn release(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         let rows = ReadIntegers::<i64>::new(rows, "rows", "int64")?;
-        let mut held = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        held.release(rows.as_slice()?).map_err(hot_pool_exception)
+        let rows = rows.as_slice()?;
+        // `acquire` may have the lock while it waits for a disk.
+        let released = py.detach(|| {
+            let mut held = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+            held.release(rows)
+        });
+        released.map_err(hot_pool_exception)
     }
 
     /// Rows that are held.
     #[getter]
-    fn held(&self) -> u64 {
-        self.rows
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .held()
+    fn held(&self, py: Python<'_>) -> u64 {
+        py.detach(|| {
+            let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+            rows.held()
+        })
     }
 }

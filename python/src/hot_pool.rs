@@ -75,8 +75,9 @@ enum Pool {
 /// share one table among requests, pass their positions as those of one.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct HotPool {
-    arrays: Arrays,
+    /// Dropped first: it waits for the device, whose launches use the arrays.
     pool: Pool,
+    arrays: Arrays,
 }
 
 /// The arguments of a pool besides its arrays.

@@ -1,12 +1,12 @@
 //! SGLang's tables of hot rows, given by address, for `forerun.hisparse`.
 
-use forerun::gpu::gather::{IndexType, Locate as _};
+use forerun::gpu::gather::{IndexType, Locate as _, MemoryType};
 use forerun::gpu::hot_pool::{PlannedCopy, SwapIn, Tensor};
 use pyo3::prelude::*;
 
 use crate::borrows::{Access, Borrow, Memory};
 use crate::cuda::{opened, stream_of};
-use crate::errors::{device_exception, gather_exception};
+use crate::errors::{device_exception, gather_exception, invalid};
 use crate::hot_pool_arguments::hot_pool_exception;
 use crate::hot_pool_cuda::enqueue;
 
@@ -163,10 +163,15 @@ fn run<const N: usize>(
     };
     let stream = match stream {
         Some(stream) => stream_of(Some(stream), stream)?,
-        None => return Err(crate::errors::invalid("a call on a GPU needs its stream")),
+        None => return Err(invalid("a call on a GPU needs its stream")),
     };
-    let gpu = opened(device).map_err(device_exception)?;
+    let gpu = py.detach(|| opened(device)).map_err(device_exception)?;
     let host = gpu.locate(copy.host_cache.0).map_err(gather_exception)?;
+    if copy.host_cache.1 > 0 && host.memory != MemoryType::Pinned {
+        return Err(invalid(
+            "`host_cache` must be pinned memory, which the GPU can reach: use `pin_memory()`",
+        ));
+    }
     copy.host_cache.0 = host.device_address;
     let command = match tables {
         // SAFETY: as above; the caller keeps the tensors until the launch has run.

@@ -111,6 +111,57 @@ def test_tensors_of_other_libraries_are_kept_until_the_device_is_done(tmp_path):
     )
 
 
+def test_pinned_arrays_are_kept_until_the_device_is_done(tmp_path):
+    run(
+        tmp_path,
+        """
+        import weakref
+        address = ctypes.c_uint64()
+        driver.cuCtxPushCurrent_v2(context)
+        assert driver.cuMemHostAlloc(ctypes.byref(address), ctypes.c_size_t(64), 0) == 0
+        driver.cuCtxPopCurrent_v2(None)
+        keys = np.frombuffer((ctypes.c_char * 64).from_address(address.value), np.int64)
+        kept = weakref.ref(keys)
+        table.contains(keys, Ordered((8,), "uint8"))
+        del keys
+        gc.collect()
+        assert kept() is not None
+        table.close()
+        gc.collect()
+        assert kept() is None
+        """,
+    )
+
+
+def test_a_capture_is_not_ended_by_a_question_about_its_events(tmp_path):
+    run(
+        tmp_path,
+        """
+        driver.cuStreamEndCapture.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+        driver.cuStreamBeginCapture_v2.argtypes = [ctypes.c_uint64, ctypes.c_int]
+        keys, found = Tensor((8,), "int64"), Tensor((8,), "uint8")
+        captured = Tensor((8,), "int64")
+        table.contains(keys, found, stream=STREAM)
+        calls()
+        driver.cuCtxPushCurrent_v2(context)
+        assert driver.cuStreamBeginCapture_v2(STREAM, 0) == 0
+        driver.cuCtxPopCurrent_v2(None)
+        for _ in range(2):
+            table.contains(captured, found, stream=STREAM)
+        assert "record:77" not in calls()
+        driver.cuCtxPushCurrent_v2(context)
+        graph = ctypes.c_uint64()
+        assert driver.cuStreamEndCapture(STREAM, ctypes.byref(graph)) == 0
+        driver.cuCtxPopCurrent_v2(None)
+        # A replay needs the tensor.
+        table.contains(keys, found, stream=STREAM)
+        assert captured.released == 0
+        table.close()
+        assert captured.released == 2
+        """,
+    )
+
+
 def test_new_arrays_of_other_libraries_are_exported_in_order(tmp_path):
     run(
         tmp_path,

@@ -138,3 +138,34 @@ def test_mistakes_are_named(changes, words):
 def test_the_example_runs():
     assert doctest.testmod(forerun.hisparse).attempted > 0
     assert doctest.testmod(forerun.hisparse).failed == 0
+
+
+def _frozen(array):
+    array.flags.writeable = False
+    return array
+
+
+def _spaced(array):
+    """The same numbers, of which each is followed by a byte."""
+    records = np.zeros(array.shape, [("number", array.dtype), ("other", "u1")])
+    records["number"] = array
+    return records["number"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error"),
+    [
+        ("device", _frozen, "`device_buffer` is read-only"),
+        ("tokens", lambda array: array.astype(">i4"), "`device_buffer_tokens` must have whole"),
+        ("lru", _spaced, "`lru_slots` must have whole elements"),
+    ],
+)
+def test_arrays_whose_memory_is_not_as_it_looks_are_refused(name, change, error):
+    server = Server(np.random.default_rng(7))
+    setattr(server, name, change(getattr(server, name)))
+    with pytest.raises(InvalidArgumentError, match=error):
+        load_cache_to_device_buffer_mla(
+            np.zeros((1, TOP_K), np.int32), server.tokens, server.host_locs, server.locs,
+            server.host, server.device, np.zeros((1, TOP_K), np.int32), np.array([0]),
+            np.array([HOT + 1]), server.lru, ITEM, TOP_K, HOT,
+        )  # fmt: skip

@@ -51,9 +51,12 @@ pub unsafe extern "C" fn forerun_gpu_fill(
 ) -> i32 {
     // SAFETY: the caller keeps the header's contract.
     guarded(|| unsafe {
-        Ok(table_at(table)?
-            .table
-            .fill(memory as u64, byte, bytes, stream)?)
+        let table = table_at(table)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        expect_memory(memory, bytes)?;
+        Ok(table.table.fill(memory as u64, byte, bytes, stream)?)
     })
 }
 
@@ -72,7 +75,8 @@ pub unsafe extern "C" fn forerun_gpu_copy_in(
         if bytes == 0 {
             return Ok(());
         }
-        expect_not_null(from)?;
+        expect_memory(to, bytes)?;
+        expect_memory(from, bytes)?;
         let from = std::slice::from_raw_parts(from.cast::<u8>(), bytes);
         Ok(table.table.copy_in(to as u64, from, stream)?)
     })
@@ -93,15 +97,37 @@ pub unsafe extern "C" fn forerun_gpu_copy_out(
         if bytes == 0 {
             return Ok(());
         }
-        expect_not_null(to)?;
+        expect_memory(from, bytes)?;
+        expect_memory(to, bytes)?;
         let to = std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes);
         Ok(table.table.copy_out(from as u64, to, stream)?)
     })
 }
 
-fn expect_not_null(memory: *const c_void) -> Result<(), Failure> {
+/// Checks what numbers show of memory that is not empty.
+fn expect_memory(memory: *const c_void, bytes: usize) -> Result<(), Failure> {
     if memory.is_null() {
-        return Err(Failure::invalid("the ordinary memory's address is null"));
+        return Err(Failure::invalid("the memory's address is null"));
+    }
+    if bytes > isize::MAX as usize || (memory as usize).checked_add(bytes).is_none() {
+        return Err(Failure::invalid(format!(
+            "no memory has {bytes} bytes at {memory:p}"
+        )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_nothing_can_have_is_refused() {
+        let bytes = [0_u8; 8];
+        let at: *const c_void = bytes.as_ptr().cast();
+        assert!(expect_memory(at, 8).is_ok());
+        for (memory, bytes) in [(std::ptr::null(), 8), (at, usize::MAX), (at, 1 << 63)] {
+            assert!(expect_memory(memory, bytes).is_err());
+        }
+    }
 }

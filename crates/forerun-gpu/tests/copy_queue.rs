@@ -320,6 +320,10 @@ fn a_full_ring_waits_for_its_oldest_launch() {
         pools.copy(&pairs, false).unwrap();
     }
     assert!(!calls().contains("wait"));
+    // A wait that fails frees nothing: the next call waits again.
+    fail("cuEventSynchronize", 0);
+    pools.copy(&pairs, false).unwrap_err();
+    calls();
     let before = allocated();
     pools.copy(&pairs, false).unwrap();
     assert_eq!(calls(), "wait launch record");
@@ -342,6 +346,24 @@ fn a_full_ring_waits_for_its_oldest_launch() {
     assert_eq!(pools.there(0, 9), pools.here(0, 9));
     drop(pools);
     assert_eq!(faults(), "");
+}
+
+#[test]
+fn indices_in_slices_that_overlap_are_those_of_their_own_side() {
+    let name = "indices_in_slices_that_overlap_are_those_of_their_own_side";
+    if !has_fake_driver(name, &[]) {
+        return;
+    }
+    let pools = Pools::new(ROW_BYTES, 1);
+    let base = [1i64, 4, 6, 2, 7];
+    let [sources, destinations] = [&base[1..], &base[..4]].map(cpu::Indices::I64);
+    let pairs = cpu::Pairs::split(sources, destinations).unwrap();
+    let request = pools.request(NOWHERE, false);
+    pools.enqueue(request, QueuedPairs::Copied(pairs)).unwrap();
+    finish();
+    for (to, from) in base.iter().zip(&base[1..]) {
+        assert_eq!(pools.there(0, *to as u64), pools.here(0, *from as u64));
+    }
 }
 
 #[test]

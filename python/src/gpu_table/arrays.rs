@@ -91,8 +91,9 @@ pub(super) struct Arrays<'a, 'py> {
     /// `None` if the table is on the CPU.
     stream: Option<CallersStream>,
     memory: Vec<Memory>,
-    /// What keeps the memory of tensors on a GPU.
+    /// What keeps the memory that a GPU uses.
     capsules: Vec<Py<PyAny>>,
+    uses_host_memory: bool,
     /// Arrays of this package that the call writes.
     written: Vec<Py<DeviceArray>>,
 }
@@ -107,6 +108,7 @@ impl<'a, 'py> Arrays<'a, 'py> {
             stream,
             memory: Vec::new(),
             capsules: Vec::new(),
+            uses_host_memory: false,
             written: Vec::new(),
         }
     }
@@ -119,6 +121,11 @@ impl<'a, 'py> Arrays<'a, 'py> {
     /// The stream on which the arrays are used, if the table is on a GPU.
     pub(super) fn callers_stream(&self) -> Option<CallersStream> {
         self.stream
+    }
+
+    /// Whether a GPU uses memory of host arrays, which is pinned.
+    pub(super) fn uses_host_memory(&self) -> bool {
+        self.uses_host_memory
     }
 
     /// The address and the length in words of an array that there must be.
@@ -205,13 +212,14 @@ impl<'a, 'py> Arrays<'a, 'py> {
             if !tensor.is_contiguous() {
                 return Err(invalid(format!("`{name}` is not contiguous")));
             }
-            let is_ours = object.cast::<DeviceArray>();
             if access == Access::Write {
-                if tensor.is_read_only {
-                    return Err(invalid(format!("`{name}` is read-only")));
-                }
-                if let Ok(array) = is_ours {
-                    self.written.push(array.clone().unbind());
+                match object.cast::<DeviceArray>() {
+                    // It is exported without a flag, as arrays are that cannot be written.
+                    Ok(array) => self.written.push(array.clone().unbind()),
+                    Err(_) if tensor.is_read_only => {
+                        return Err(invalid(format!("`{name}` is read-only")));
+                    }
+                    Err(_) => {}
                 }
             }
             let elements = tensor
@@ -236,6 +244,10 @@ impl<'a, 'py> Arrays<'a, 'py> {
             };
             if access == Access::Write && flags & NPY_ARRAY_WRITEABLE == 0 {
                 return Err(invalid(format!("`{name}` is read-only")));
+            }
+            if self.stream.is_some() {
+                self.uses_host_memory = true;
+                self.capsules.push(object.clone().unbind());
             }
             let bytes = array.len() * array.dtype().itemsize();
             self.memory.push(Memory {

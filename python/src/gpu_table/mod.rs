@@ -27,7 +27,7 @@ use forerun::table::Dtype;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::cuda::{CallersStream, is_in_stream_order, opened, stream_of};
+use crate::cuda::{CallersStream, is_in_stream_order, library_of, opened, stream_of};
 use crate::device_array::DeviceArray;
 use crate::engine_handle::EngineHandle;
 use crate::errors::{device_exception, gpu_table_exception, invalid, unknown};
@@ -486,9 +486,13 @@ impl GpuTable {
             return Ok((Arrays::new(given, Some(callers_stream(stream)?)), true));
         };
         let used_on = stream_of(stream, &first)?;
+        let library_of_first = library_of(&first)?;
         let mut is_kept = stream.is_some();
         for array in given.values().iter().filter(|array| !array.is_none()) {
-            is_kept |= !is_in_stream_order(&array)?;
+            // Another library reuses memory in the order of its own stream.
+            let library = library_of(&array)?;
+            is_kept |=
+                !is_in_stream_order(&array)? || library != "forerun" && library != library_of_first;
         }
         Ok((Arrays::new(given, Some(used_on)), is_kept))
     }
@@ -554,20 +558,26 @@ impl GpuTable {
         let result = py.detach(|| operation(table, stream as *mut c_void));
         result.map_err(gpu_table_exception)?;
         let asked = arrays.callers_stream();
+        // No library reuses host memory in the order of a stream.
+        let is_kept = is_kept || arrays.uses_host_memory();
         let (capsules, written) = arrays.into_parts();
         let (Some(asked), Some(gpu)) = (asked, &self.gpu) else {
             return Ok(());
         };
+        if is_kept && !capsules.is_empty() {
+            let used = InFlight::new(gpu, asked, capsules)?;
+            let held = self.in_flight.lock();
+            let mut held = held.unwrap_or_else(PoisonError::into_inner);
+            let all = std::mem::take(&mut *held).into_iter();
+            let (done, mut going): (Vec<_>, Vec<_>) = all.partition(InFlight::is_done);
+            going.push(used);
+            *held = going;
+            drop(held);
+            // Not under the lock: what is let go may run Python code.
+            drop(done);
+        }
         for array in written {
             array.get().mark(asked)?;
-        }
-        if is_kept && !capsules.is_empty() {
-            let mut held = self
-                .in_flight
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            held.retain(|held| !held.is_done());
-            held.push(InFlight::new(gpu, asked, capsules)?);
         }
         Ok(())
     }
@@ -579,8 +589,8 @@ impl Drop for GpuTable {
             .in_flight
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for held in in_flight.drain(..) {
-            held.finish();
-        }
+        in_flight.iter().for_each(InFlight::finish);
+        // The fields follow in their order. Freeing the table waits for the device, and thereby for
+        // graphs; then the tensors go.
     }
 }

@@ -153,6 +153,7 @@ class HashTable {
     // Creates the table. The allocator must live as long as it.
     void init(const HashTableOptions& options, allocator_type* allocator = nullptr) {
         if (table_ != nullptr) return;
+        if (options.dim > SIZE_MAX / sizeof(V)) refuse("dim: a row is larger than memory");
         const forerun_gpu_allocator callbacks = {allocator, &allocate, &deallocate};
         forerun_gpu_options given;
         check(forerun_gpu_options_init(&given, options.init_capacity, options.dim * sizeof(V)));

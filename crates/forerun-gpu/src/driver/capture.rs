@@ -26,6 +26,15 @@ const MOVE: u32 = 1;
 pub(crate) struct CapturedGraph(CUgraph);
 
 impl Stream {
+    /// Whether the stream is being captured into a graph: then an event that is recorded on it can
+    /// be neither asked nor waited for.
+    ///
+    /// # Errors
+    /// The capture has become invalid, or the driver failed.
+    pub fn is_captured(&self) -> Result<bool, GpuError> {
+        Ok(self.captured_into()?.is_some())
+    }
+
     /// The graph that the stream is being captured into, or `None` if it is not being captured.
     ///
     /// # Errors

@@ -261,7 +261,12 @@ impl CopyQueue {
         };
         // SAFETY: `check` has verified that all rows are in memory that the device reaches. The
         // caller guarantees that it stays.
-        unsafe { call.enqueue(stream, &destinations, &sources, &sizes) }?;
+        let enqueued = unsafe { call.enqueue(stream, &destinations, &sources, &sizes) };
+        if enqueued.is_err() {
+            // Copies before the one that failed may be on the stream.
+            let _ = stream.synchronize();
+        }
+        enqueued?;
         taken.map_or(Ok(()), |taken| taken.launched(stream))
     }
 }
@@ -358,10 +363,37 @@ fn fill(taken: &mut Taken<'_>, planned: &mut Planned, slices: [Option<Indices<'_
             .iter_mut()
             .zip([params.source_index, params.destination_index])
         {
-            if (start..start + len as u64).contains(&given) {
+            if holds((start, len as u64), given, slices[1].is_none()) {
                 *index = at + (given - start);
             }
         }
     }
     [params.source_index, params.destination_index] = indices;
+}
+
+/// Whether the slice at `start` has the index at `given`. Two slices may overlap, and each has the
+/// index at its own start; a single one has both if they are interleaved.
+fn holds((start, len): (u64, u64), given: u64, is_single: bool) -> bool {
+    if is_single {
+        (start..start + len).contains(&given)
+    } else {
+        given == start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holds;
+
+    #[test]
+    fn of_two_slices_that_overlap_each_has_its_own_index() {
+        // Sources base[1..], destinations base[..-1].
+        let (sources, destinations) = ((0x1008, 80), (0x1000, 80));
+        assert!(holds(sources, 0x1008, false));
+        assert!(!holds(destinations, 0x1008, false));
+        assert!(holds(destinations, 0x1000, false));
+        // Interleaved pairs.
+        assert!(holds((0x1000, 160), 0x1008, true));
+        assert!(!holds((0x1000, 160), 0x10a0, true));
+    }
 }

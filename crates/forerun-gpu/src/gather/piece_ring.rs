@@ -169,8 +169,12 @@ impl PieceRing {
             };
             let waited = oldest.ran.synchronize();
             pieces = locked(&self.shared.pieces);
+            if let Err(error) = waited {
+                // The launch may still read it.
+                pieces.in_flight.push_front(oldest);
+                return Err(error);
+            }
             no_longer_kept.extend(pieces.release(oldest));
-            waited?;
         }
     }
 
