@@ -230,13 +230,12 @@ impl HotPool {
 
     /// Finds the row of each position, fetches those that are in no slot, and marks all as used.
     /// Returns int32 rows in the shape of `positions`, in `out` if it is given; -1 for a position
-    /// of
-    /// -1, and for one without a host row.
+    /// of -1, and for one without a host row.
     ///
     /// `positions` is int32: of one request, or a row for each of `requests` (int32; by default 0,
     /// 1, ...). On a GPU all are tensors there, `batch` (int32) may hold the number of requests,
-    /// and the call only puts a launch on `stream` or the current stream. `plan` records what is
-    /// fetched.
+    /// and the call only puts a launch on `stream` or the current stream; two launches of a pool
+    /// must not run at the same time. `plan` records what is fetched.
     #[pyo3(signature = (
         layer, positions, requests=None, *, batch=None, out=None, plan=None, stream=None
     ))]

@@ -7,7 +7,8 @@
 //
 //   1  positions enter the hash table, and the smallest i remains
 //   2  the slots, oldest first: those whose position is in the hash table are hits
-//   3  each missing position, in order of i, takes the next untouched slot
+//   3  each missing position, in order of i, takes the next untouched slot; without one, as in a
+//      table that has a position twice, it is absent
 //   4  the new order: untouched, loaded, hits, each as they were
 //
 // The order is that of SGLang's HiSparse kernel, so both can use the same tables. Each step has one
@@ -53,7 +54,8 @@ struct Search {
         }
     }
     FORERUN_DEVICE u32 slot_of(u32 position) const {
-        const u32 slot = load(first + find(position));
+        const u32 h = find(position);  // no_key if the array has changed since
+        const u32 slot = h == no_key ? no_slot : load(first + h);
         return slot == no_slot ? no_slot : slot & ~has_slot;
     }
 };
@@ -107,7 +109,7 @@ FORERUN_DEVICE u32 divide_slots(const HotPoolParams& p, const Request& r, Search
 
 // Gives each missing position a slot, writes the plan, and returns its length.
 FORERUN_DEVICE u32 assign_slots(const HotPoolParams& p, const Request& r, Search& search,
-                                BlockState& shared) {
+                                BlockState& shared, u32 others) {
     i32* const keys = keys_of(p, r);
     i64* const sources = at<i64>(p.plan_sources) + r.entry * p.plan_step;
     i32* const destinations = at<i32>(p.plan_destinations) + r.entry * p.plan_step;
@@ -121,13 +123,13 @@ FORERUN_DEVICE u32 assign_slots(const HotPoolParams& p, const Request& r, Search
             position = position_of(p, r, i);
             if (is_searched(r, position)) {
                 h = search.find(position);
-                is_first = load(search.first + h) == i;
+                is_first = h != no_key && load(search.first + h) == i;
             }
             if (is_first) host_row = host_row_of(p, r, position);
         }
         u32 total;
         const u32 m = misses + rank_in_block(shared, host_row >= 0, total);
-        if (host_row >= 0) {
+        if (host_row >= 0 && m < others) {
             const u32 slot = load(search.order + m);
             store(search.first + h, has_slot | slot);
             store_global(keys + slot, i32(position));
@@ -136,7 +138,7 @@ FORERUN_DEVICE u32 assign_slots(const HotPoolParams& p, const Request& r, Search
         } else if (is_first) {
             store(search.first + h, no_slot);
         }
-        misses += total;
+        misses = misses + total < others ? misses + total : others;
         block_sync();
     }
     return misses;
@@ -159,7 +161,7 @@ FORERUN_DEVICE u32 resolve_lru(const HotPoolParams& p, const Request& r, BlockSt
     Search search(p);
     enter_positions(p, r, search);
     const u32 hits = divide_slots(p, r, search, shared);
-    const u32 misses = assign_slots(p, r, search, shared);
+    const u32 misses = assign_slots(p, r, search, shared, p.slots - hits);
     publish(misses);
     write_rows(p, r, [&](u32 position) { return search.slot_of(position); });
     write_order(p, r, search, hits, misses);

@@ -173,7 +173,8 @@ impl DeviceHotPool {
 
     /// Prepares the launch that finds the row of each position, fetches those that are in no slot,
     /// and marks all as used. The answers are rows of `device`, or -1. With a plan, it records what
-    /// it fetches. Launches that use one table or one plan must not run at the same time.
+    /// it fetches. Launches that use one table or one plan must not run at the same time: their
+    /// blocks could wait for each other for ever. Calls without a plan share one of the pool's.
     ///
     /// # Errors
     /// A [`HotPoolError`].

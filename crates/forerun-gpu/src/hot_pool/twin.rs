@@ -181,7 +181,9 @@ pub(super) fn resolve_lru(
         if entries[entry].first & HAS_SLOT != 0 {
             continue;
         }
-        let Some(source) = request.host_row(position) else {
+        // Nothing is left only in a table that has a position twice.
+        let source = request.host_row(position).filter(|_| misses < others);
+        let Some(source) = source else {
             entries[entry].first = NO_SLOT;
             continue;
         };

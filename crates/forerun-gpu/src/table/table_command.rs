@@ -184,15 +184,12 @@ impl GpuTable {
         let with_rows = batch.rows_out.is_some() || batch.scores_out.is_some();
         let launch = if with_rows {
             kernel::find_rows(width, batch.count, max)
+        } else if batch.entries_out.is_some() && !by_slots.kernel.contains("slots") {
+            // Only lookups with tiles list the missed keys.
+            kernel::find_slots(LookupMode::ByLoad, width, batch.count, max)?.0
         } else {
             by_slots
         };
-        if batch.entries_out.is_some() && !with_rows && !launch.kernel.contains("slots") {
-            return Err(TableError::Missing {
-                operation: "find_missed",
-                what: "a lookup with tiles",
-            });
-        }
         #[cfg(feature = "study")]
         if concurrent_writers && !with_rows && !lookup.may_run_beside_writers() {
             return Err(TableError::BesideWriters {

@@ -139,14 +139,14 @@ impl Step {
     }
 }
 
-/// Runs the step on the kernels, and compares every array with the CPU's.
+/// Runs the step on the kernels, compares what it changes with the CPU's, and returns the answers.
 fn expect_same_on_kernels(
     process: &ShimProcess,
     before: &Server,
     after: &Server,
     step: &Step,
     seed: u64,
-) {
+) -> Vec<i32> {
     let mut arrays = Arrays::new(process);
     let (columns, batch) = (before.columns() as u64, step.requests.len());
     let p = HotPoolParams {
@@ -195,23 +195,24 @@ fn expect_same_on_kernels(
     };
     arrays.launch("hot_pool_lru", p.batch * p.team, &p, seed);
     expect_teams_clear(&arrays, &p);
-    let real = step.real as usize * before.top_k * 4;
     for (address, expected, name) in [
         (p.keys, bytes_of!(after.tokens), "tokens"),
         (p.order, bytes_of!(after.lru), "order"),
         (p.device, after.device.clone(), "rows"),
         (p.plan_counts, bytes_of!(step.counts), "counts"),
-        (p.rows_out, bytes_of!(step.out), "answers"),
     ] {
-        let mut bytes = arrays.read(address);
-        let end = if name == "answers" {
-            real
-        } else {
-            expected.len()
-        };
-        bytes.truncate(end);
-        assert!(bytes == expected[..end], "{name} differ, seed {seed}");
+        assert!(
+            arrays.read(address) == expected,
+            "{name} differ, seed {seed}"
+        );
     }
+    let answers = arrays.read(p.rows_out);
+    let answers = answers
+        .chunks_exact(4)
+        .take(step.real as usize * before.top_k);
+    answers
+        .map(|row| i32::from_ne_bytes(row.try_into().unwrap()))
+        .collect()
 }
 
 fn run(seed: u64, process: Option<&ShimProcess>) -> [u64; 3] {
@@ -297,7 +298,9 @@ fn run(seed: u64, process: Option<&ShimProcess>) -> [u64; 3] {
             .collect();
         assert_eq!(server.lru, order, "{}", at());
         if let Some(process) = process {
-            expect_same_on_kernels(process, &before, &server, &step, seed * 7 + step_number);
+            let seed = seed * 7 + step_number;
+            let given = expect_same_on_kernels(process, &before, &server, &step, seed);
+            assert_eq!(given, answers[..given.len()], "{}", at());
         }
         // The plan alone fetches the same rows.
         let mut copied = before.device.clone();
@@ -336,6 +339,42 @@ fn the_kernels_change_sglangs_tables_alike() {
         return;
     };
     run_all(800, Some(&process));
+}
+
+/// A server's mistake: then there may be fewer slots to evict than tokens to load.
+#[test]
+fn a_token_in_every_slot_leaves_no_slot_for_others() {
+    let random = &mut SmallRng::seed_from_u64(1);
+    let drawn = std::iter::repeat_with(|| Server::draw(random)).find(|server| server.hot > 1);
+    let mut server = drawn.unwrap();
+    let (batch, hot, columns) = (server.requests, server.hot, server.columns());
+    server.top_k = hot;
+    server.tokens.fill(0);
+    let mut step = Step {
+        requests: (0..batch as i64).collect(),
+        lengths: vec![hot as i32 + 2; batch],
+        top_k: (0..batch).flat_map(|_| 0..hot as i32).collect(),
+        out: vec![-7; batch * hot],
+        src: vec![0; batch * hot],
+        dst: vec![0; batch * hot],
+        counts: vec![-7; batch],
+        real: batch as i32,
+    };
+    let order = server.lru.clone();
+    let call = step.swap_in(&mut server);
+    // SAFETY: the arrays are in `server` and `step`, which nothing uses during the call.
+    unsafe { call.run_on_cpu() }.unwrap();
+    assert_eq!((&step.counts, &server.lru), (&vec![0; batch], &order));
+    // Nothing but the answers has changed, so the kernels begin with the same tables.
+    let kernels = ShimProcess::start("hot_pool");
+    let given = kernels.map(|process| expect_same_on_kernels(&process, &server, &server, &step, 3));
+    for answers in [Some(step.out.clone()), given].into_iter().flatten() {
+        for (request, rows) in answers.chunks(hot).enumerate() {
+            let slots = &server.locs[request * columns..][..hot];
+            assert!(slots.contains(&rows[0]), "{rows:?}");
+            assert!(rows[1..].iter().all(|&row| row == -1), "{rows:?}");
+        }
+    }
 }
 
 #[test]

@@ -240,6 +240,33 @@ fn a_program_by_address_leaves_the_same_on_the_kernels_and_on_the_cpu() {
     }
 }
 
+/// Looks up keys with a thread for each, of which 30 are missing.
+fn missed_by_threads(table: &StreamTable, place: &mut dyn Place) -> Vec<Vec<u8>> {
+    let keys: Vec<u64> = (0..N as u64).collect();
+    let call = Call::new(place, &keys[..60], &keys[..60]);
+    // SAFETY: the arrays have room for all keys, and the call is done when it returns.
+    unsafe { table.apply(Operation::InsertOrAssign, &call.batch, null_mut()) }.unwrap();
+    let mut call = Call::new(place, &keys, &keys);
+    call.batch.slots_out = Some(call.output(N * 8));
+    call.batch.entries_out = Some(call.entries(N, 3));
+    // SAFETY: as above.
+    unsafe { table.lookup(LookupMode::Thread, &call.batch, true, null_mut()) }.unwrap();
+    call.given()
+}
+
+#[test]
+fn a_lookup_by_threads_gives_missed_keys_too() {
+    let options = small(Width::W64, Candidates::One, 4);
+    let Some(mut shim) = Shim::start(Order::OneWarp) else {
+        return;
+    };
+    let kernels = StreamTable::new(GpuTable::on(shim.clone(), options).unwrap());
+    let cpu = StreamTable::new(GpuTable::on_cpu(options).unwrap());
+    let given = missed_by_threads(&kernels, &mut shim);
+    assert_eq!(given[1], words(&[3 + 30]));
+    assert_eq!(given, missed_by_threads(&cpu, &mut Host::default()));
+}
+
 /// What is input and output at once.
 #[test]
 fn rows_and_scores_may_be_their_own_output() {
