@@ -23,10 +23,20 @@
 
 #define FORERUN_DEVICE __device__ __forceinline__
 #define FORERUN_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// The threads that a multiprocessor holds.
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#define FORERUN_RESIDENT_THREADS 1536
+#else
+#define FORERUN_RESIDENT_THREADS 2048
+#endif
 // States the number of blocks that a multiprocessor must hold. Without it, ptxas spills a few
 // registers to fit one more block.
-#define FORERUN_KERNEL_WITHIN(threads, registers) \
-    extern "C" __global__ void __launch_bounds__(threads, 65536 / ((threads) * (registers)))
+#define FORERUN_KERNEL_WITHIN(threads, registers)                           \
+    extern "C" __global__ void __launch_bounds__(                           \
+        threads, (65536 / (registers) < FORERUN_RESIDENT_THREADS            \
+                      ? 65536 / (registers)                                 \
+                      : FORERUN_RESIDENT_THREADS) / (threads))
 #define FORERUN_SHARED(T, name) __shared__ T name
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define FORERUN_HOPPER 1

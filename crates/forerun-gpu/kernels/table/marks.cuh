@@ -77,16 +77,24 @@ template <u32 LANES> struct Marks {
     // The first marked slot in the order of a search that begins at `start`; no_mark if there is
     // none.
     FORERUN_DEVICE u32 first_from(u32 start) const {
+        // The sectors in this order. They change places by halves, because the index of an array in
+        // registers must be a constant.
+        Marks turned = *this;
+#pragma unroll
+        for (u32 step = 1; step < words; step *= 2) {
+            const bool swaps = (start / sector_slots & step) != 0;
+#pragma unroll
+            for (u32 i = 0; i < words; ++i) {
+                if ((i & step) != 0) continue;
+                const u32 low = turned.of_32[i], high = turned.of_32[i | step];
+                turned.of_32[i] = swaps ? high : low;
+                turned.of_32[i | step] = swaps ? low : high;
+            }
+        }
         u32 which = 0, left = 0;
 #pragma unroll
         for (u32 i = words; i-- > 0;) {
-            // Sector i in this order; the index of an array in registers must be a constant.
-            u32 here = 0;
-#pragma unroll
-            for (u32 s = 0; s < words; ++s) {
-                if (s == (i ^ start / sector_slots)) here = of_32[s];
-            }
-            if (here != 0) which = i, left = here;
+            if (turned.of_32[i] != 0) which = i, left = turned.of_32[i];
         }
         if (left == 0) return no_mark;
         const bool is_second = (left & 0xf0f0f0f0u) == 0;

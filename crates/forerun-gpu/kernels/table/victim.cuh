@@ -22,7 +22,8 @@ FORERUN_DEVICE bool has_pin(const TableState& t, u64 slot) {
 template <u32 WIDTH> class Victims {
     static constexpr u32 lanes = WIDTH / 2 < warp_lanes ? WIDTH / 2 : warp_lanes;
     static constexpr u32 loads = WIDTH / 2 / lanes;  // of a lane, for one row of 8-byte scores
-    static constexpr u32 at_once = 4;                // keys of a tile
+    // Keys of a tile. More would not fit in registers if a row is long.
+    static constexpr u32 at_once = loads > 1 ? 2 : 4;
 
   public:
     const TableState& t;

@@ -17,21 +17,21 @@ type ByWidth = [(&'static str, u32); 4];
 
 const WRITE: ByWidth = [
     ("table_write_w16", 160),
-    ("table_write_w32", 128),
-    ("table_write_w64", 128),
-    ("table_write_w128", 128),
+    ("table_write_w32", 168),
+    ("table_write_w64", 168),
+    ("table_write_w128", 168),
 ];
 const FIND_ROWS: ByWidth = [
     ("table_find_rows_w16", 96),
     ("table_find_rows_w32", 96),
     ("table_find_rows_w64", 96),
-    ("table_find_rows_w128", 96),
+    ("table_find_rows_w128", 128),
 ];
 const FIND_SLOTS: ByWidth = [
     ("table_find_slots_w16", 48),
     ("table_find_slots_w32", 64),
     ("table_find_slots_w64", 96),
-    ("table_find_slots_w128", 96),
+    ("table_find_slots_w128", 128),
 ];
 
 fn of_width<T: Copy>(width: u32, all: [T; 4]) -> T {
@@ -179,9 +179,9 @@ mod tests {
         assert_eq!(write(128, 0, max).blocks, 1);
         assert_eq!(write(128, 128, max).blocks, 1);
         assert_eq!(write(16, 129, max).blocks, 2);
-        // 128 threads of 128 registers, and of 96.
-        assert_eq!(write(128, 1 << 40, max).blocks, 400);
-        assert_eq!(find_rows(128, 1 << 40, max).blocks, 500);
+        // 128 threads of 168 registers, and of 128.
+        assert_eq!(write(128, 1 << 40, max).blocks, 300);
+        assert_eq!(find_rows(128, 1 << 40, max).blocks, 400);
         assert_eq!(write(128, 1 << 40, 1).blocks, 1);
         let by_thread = find_slots(LookupMode::Thread, 128, 1 << 40, max);
         assert_eq!(by_thread.unwrap().0.blocks, max);
