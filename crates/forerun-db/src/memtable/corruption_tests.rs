@@ -160,10 +160,18 @@ fn a_length_beyond_the_memtable_is_found_without_being_followed() {
         let lens = (keys[victim].len() as u32) << 20 | 0xf_fffe;
         overwrite(entry, 8, &lens.to_ne_bytes());
         check(&table, &keys, victim, &keys[victim]);
-        // With a broken key length, the entry cannot be named by its key. This one is said to be
-        // before the links, where something else is.
+        // These lengths are said to be before the links, where something else is. The entry is
+        // named by what lies there, or by nothing.
         overwrite(entry, 8, &u32::MAX.to_ne_bytes());
-        check(&table, &keys, victim, b"");
+        for strategy in Strategy::ALL {
+            let mut failed = false;
+            table.multi_get_with(&keys, ALL, strategy, |position, lookup| match lookup {
+                Ok(_) => {}
+                Err(Error::CorruptEntry { .. }) => failed |= position == victim,
+                Err(other) => panic!("{strategy}: {other}"),
+            });
+            assert!(failed, "{strategy}");
+        }
     }
 }
 

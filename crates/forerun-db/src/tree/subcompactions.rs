@@ -148,8 +148,12 @@ mod tests {
             let compaction = compaction(&mut fixture, RUN_BYTES, 3000);
             fixture.parts_max = parts_max;
             fixture.run(&compaction).unwrap();
+            let into = compaction.into;
+            // It holds the runs that it has merged.
+            drop(compaction);
             fixture.check();
-            let runs = fixture.levels().level(compaction.into).runs();
+            let levels = fixture.levels();
+            let runs = levels.level(into).runs();
             let bytes: Vec<u64> = runs.iter().map(|run| run.meta().file_bytes).collect();
             let is_sound = |bytes: &u64| (RUN_BYTES / 8..RUN_BYTES * 3 / 2).contains(bytes);
             assert!(
