@@ -12,7 +12,7 @@ use crate::hasher::KeyHasher;
 use crate::index::Index;
 use crate::index::item_bucket::{ItemRef, SLOTS};
 use crate::index::key_buckets::{BUCKETS, KeyBuckets};
-use crate::keyspace::Keyspace;
+use crate::keyspace::CacheKeyspace;
 use crate::limbo::Limbo;
 use crate::ms_clock::MsClock;
 use crate::options::{CacheOptions, Clock, Error, WhenFull};
@@ -289,12 +289,12 @@ impl Cache {
     /// One of the cache's [keyspaces](CacheOptions::keyspaces), by its number from 0; `None`: it
     /// has fewer.
     #[inline]
-    pub fn keyspace(&self, number: u16) -> Option<Keyspace> {
-        Keyspace::new(number, self.options.keyspaces)
+    pub fn keyspace(&self, number: u16) -> Option<CacheKeyspace> {
+        CacheKeyspace::new(number, self.options.keyspaces)
     }
 
     /// The number of items in a keyspace, counted as in [`CacheStats::items`].
-    pub fn keyspace_len(&self, keyspace: Keyspace) -> u64 {
+    pub fn keyspace_len(&self, keyspace: CacheKeyspace) -> u64 {
         if keyspace.is_only() || self.is_forked() {
             return self.len();
         }

@@ -31,26 +31,26 @@ const MARK: u8 = b'\n';
 /// # Ok::<(), forerun_cache::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keyspace {
+pub struct CacheKeyspace {
     number: u8,
     /// Whether the cache has no other.
     is_only: bool,
 }
 
-impl Default for Keyspace {
+impl Default for CacheKeyspace {
     /// The only keyspace of a cache.
-    fn default() -> Keyspace {
-        Keyspace {
+    fn default() -> CacheKeyspace {
+        CacheKeyspace {
             number: 0,
             is_only: true,
         }
     }
 }
 
-impl Keyspace {
-    pub(crate) fn new(number: u16, keyspaces: u16) -> Option<Keyspace> {
+impl CacheKeyspace {
+    pub(crate) fn new(number: u16, keyspaces: u16) -> Option<CacheKeyspace> {
         let number = Some(number).filter(|number| *number < keyspaces)?;
-        Some(Keyspace {
+        Some(CacheKeyspace {
             number: u8::try_from(number).ok()?,
             is_only: keyspaces == 1,
         })
@@ -136,7 +136,8 @@ mod tests {
             b"\n\x01a",
             b"\na",
         ];
-        let keyspaces = [0, 1, 10, 255].map(|number| Keyspace::new(number, 256).expect("it is"));
+        let keyspaces =
+            [0, 1, 10, 255].map(|number| CacheKeyspace::new(number, 256).expect("it is"));
         let mut stored = std::collections::HashMap::new();
         for keyspace in keyspaces {
             for key in keys {
@@ -158,12 +159,15 @@ mod tests {
 
     #[test]
     fn the_only_keyspace_changes_no_key() {
-        let only = Keyspace::new(0, 1).expect("it is the only one");
-        assert_eq!(only, Keyspace::default());
+        let only = CacheKeyspace::new(0, 1).expect("it is the only one");
+        assert_eq!(only, CacheKeyspace::default());
         for key in [&b"\n\x01a"[..], b"a", b"\n"] {
             assert_eq!(only.stored_key(key), key);
             assert_eq!(only.own_key(key), Some(key));
         }
-        assert_eq!((Keyspace::new(1, 1), Keyspace::new(16, 16)), (None, None));
+        assert_eq!(
+            (CacheKeyspace::new(1, 1), CacheKeyspace::new(16, 16)),
+            (None, None)
+        );
     }
 }

@@ -9,7 +9,7 @@
 //! number of the flushes before it. Items have no such number for their keyspace.
 
 use crate::cache::Cache;
-use crate::keyspace::Keyspace;
+use crate::keyspace::CacheKeyspace;
 use crate::unlink::RemovalCause;
 
 /// A flush of one keyspace, which takes one step for each part of the index, of about 1,500 items.
@@ -30,7 +30,7 @@ use crate::unlink::RemovalCause;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct KeyspaceFlush {
-    keyspace: Keyspace,
+    keyspace: CacheKeyspace,
     /// The last CAS number that was given before it began.
     last_cas: u64,
     /// The hash at which it continues; `None`: it is complete.
@@ -39,7 +39,7 @@ pub struct KeyspaceFlush {
 
 impl KeyspaceFlush {
     /// A flush of what the keyspace has now.
-    pub fn new(cache: &Cache, keyspace: Keyspace) -> KeyspaceFlush {
+    pub fn new(cache: &Cache, keyspace: CacheKeyspace) -> KeyspaceFlush {
         KeyspaceFlush {
             keyspace,
             last_cas: cache.last_cas(),

@@ -33,7 +33,7 @@
 //! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also
 //!   available as a [`SharedValue`], which outlives the guard.
 //! - [`Crawler`] visits all items in bounded steps.
-//! - [`Keyspace`] is one of several sets of keys in a cache, which [`KeyspaceFlush`] empties.
+//! - [`CacheKeyspace`] is one of several sets of keys in a cache, which [`KeyspaceFlush`] empties.
 //! - [`ValueBuffer`] receives a value that arrives in pieces.
 //!
 //! # Time
@@ -104,7 +104,7 @@ pub use expiry::Expiry;
 pub use guard::CacheGuard;
 pub use item::Item;
 pub use item_kind::ItemKind;
-pub use keyspace::{Keyspace, names_keyspace};
+pub use keyspace::{CacheKeyspace, names_keyspace};
 pub use keyspace_flush::KeyspaceFlush;
 pub use options::{
     CacheOptions, Clock, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, KEYSPACES_MAX,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::testing::set;
 use forerun_cache::{
-    Cache, CacheOptions, Clock, Delete, DeleteResult, Error, Expiry, Keyspace, KeyspaceFlush,
+    Cache, CacheKeyspace, CacheOptions, Clock, Delete, DeleteResult, Error, Expiry, KeyspaceFlush,
     Store, StoreResult,
 };
 use proptest::prelude::*;
@@ -20,13 +20,13 @@ fn cache() -> Cache {
     Cache::new(options).expect("the options are valid")
 }
 
-fn keyspaces(cache: &Cache) -> Vec<Keyspace> {
+fn keyspaces(cache: &Cache) -> Vec<CacheKeyspace> {
     (0..KEYSPACES)
         .map(|number| cache.keyspace(number).expect("there are so many"))
         .collect()
 }
 
-fn flush(cache: &Cache, keyspace: Keyspace) {
+fn flush(cache: &Cache, keyspace: CacheKeyspace) {
     let mut flush = KeyspaceFlush::new(cache, keyspace);
     while flush.step(cache) {}
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use forerun_cache::{
-    Cache, ComputeOp, ComputeResult, Item, ItemKind, Keyspace, SharedValue, StoreResult,
+    Cache, CacheKeyspace, ComputeOp, ComputeResult, Item, ItemKind, SharedValue, StoreResult,
 };
 
 use crate::resp::arguments::LargeArgument;
@@ -25,7 +25,7 @@ pub(super) struct Call<'a, 'c> {
     pub(super) context: &'a mut CommandContext<'c>,
     pub(super) protocol: RespVersion,
     /// The client's database.
-    pub(super) keyspace: Keyspace,
+    pub(super) keyspace: CacheKeyspace,
     pub(super) spec: &'static Spec,
     /// The command's name and its arguments.
     pub(super) arguments: &'a [&'a [u8]],
@@ -91,7 +91,7 @@ impl<'a, 'c> Call<'a, 'c> {
     ///
     /// # Errors
     /// It is no number, or there is no such database.
-    pub(super) fn database(&self, index: usize) -> Result<Keyspace, Refusal> {
+    pub(super) fn database(&self, index: usize) -> Result<CacheKeyspace, Refusal> {
         let number = u16::try_from(self.integer(index)?).ok();
         let keyspace = number.and_then(|number| self.context.cache.keyspace(number));
         keyspace.ok_or(texts::DB_INDEX)

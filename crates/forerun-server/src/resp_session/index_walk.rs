@@ -10,7 +10,7 @@
 
 use std::mem;
 
-use forerun_cache::{Cache, Keyspace, KeyspaceFlush, RandomSearch};
+use forerun_cache::{Cache, CacheKeyspace, KeyspaceFlush, RandomSearch};
 use forerun_core::sync::random_seed;
 
 use crate::resp::command_spec::Command;
@@ -43,7 +43,7 @@ pub(super) enum Walk {
 #[derive(Debug)]
 pub(super) struct Listing {
     pattern: Pattern,
-    keyspace: Keyspace,
+    keyspace: CacheKeyspace,
     cursor: u64,
     /// Keys of the next step: fewer if they are long.
     step_keys: usize,
@@ -55,7 +55,7 @@ pub(super) struct Listing {
 /// `RANDOMKEY` of a database that has few of the cache's items.
 #[derive(Debug)]
 pub(super) struct Search {
-    keyspace: Keyspace,
+    keyspace: CacheKeyspace,
     /// Where it began.
     start: u64,
     cursor: u64,

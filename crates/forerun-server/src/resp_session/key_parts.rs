@@ -7,7 +7,7 @@
 //!
 //! Within a transaction they are executed as a whole.
 
-use forerun_cache::Keyspace;
+use forerun_cache::CacheKeyspace;
 
 use crate::resp::arguments::Arguments;
 use crate::resp::command_spec::{Command, Spec};
@@ -57,7 +57,7 @@ impl KeyParts {
     pub(super) fn step(
         &mut self,
         protocol: RespVersion,
-        keyspace: Keyspace,
+        keyspace: CacheKeyspace,
         context: &mut CommandContext<'_>,
     ) -> bool {
         let is_first = self.next == 1;

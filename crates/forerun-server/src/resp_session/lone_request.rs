@@ -7,7 +7,7 @@
 use std::mem;
 use std::time::Instant;
 
-use forerun_cache::Keyspace;
+use forerun_cache::CacheKeyspace;
 use forerun_core::sync::time;
 
 use crate::command_counters::CommandCounters;
@@ -34,7 +34,7 @@ use super::{Replies, RespSession, State, Step, script_commands, set_command};
 const HIDDEN_BYTES_MAX: usize = 1 << 20;
 
 /// Whether a command may go over many keys or fields.
-fn is_search(command: Command, keyspace: Keyspace) -> bool {
+fn is_search(command: Command, keyspace: CacheKeyspace) -> bool {
     match command {
         Command::Keys | Command::Scan | Command::Hscan | Command::Randomkey => true,
         Command::Flushdb => !keyspace.is_only(),

@@ -63,7 +63,7 @@ mod transaction_work;
 
 use std::mem;
 
-use forerun_cache::{Cache, Keyspace};
+use forerun_cache::{Cache, CacheKeyspace};
 
 use crate::input::Input;
 use crate::output::Output;
@@ -501,7 +501,7 @@ impl RespSession {
 
     /// The client's database.
     #[inline]
-    fn keyspace(&self, cache: &Cache) -> Keyspace {
+    fn keyspace(&self, cache: &Cache) -> CacheKeyspace {
         // It was checked when the client selected it.
         cache.keyspace(self.database).unwrap_or_default()
     }

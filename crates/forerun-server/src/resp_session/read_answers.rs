@@ -11,7 +11,7 @@
 use std::mem;
 use std::time::Instant;
 
-use forerun_cache::{Item, ItemKind, Keyspace};
+use forerun_cache::{CacheKeyspace, Item, ItemKind};
 use forerun_core::sync::time;
 
 use crate::resp::command_spec::Command;
@@ -54,7 +54,7 @@ pub(super) struct Stop {
 pub(super) struct Reader {
     pub(super) protocol: RespVersion,
     /// The client's database.
-    pub(super) keyspace: Keyspace,
+    pub(super) keyspace: CacheKeyspace,
 }
 
 /// When to stop.

@@ -9,7 +9,7 @@
 
 use std::mem;
 
-use forerun_cache::Keyspace;
+use forerun_cache::CacheKeyspace;
 
 use crate::resp::arguments::Arguments;
 use crate::resp::command_spec::{Command, Spec};
@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Appends to `stored` the keys under which the cache has the items.
-    pub(super) fn store_keys(&self, keyspace: Keyspace, stored: &mut Arguments) {
+    pub(super) fn store_keys(&self, keyspace: CacheKeyspace, stored: &mut Arguments) {
         for key in &self.keys {
             if !keyspace.stores_as_is(key) {
                 stored.extend_last(&keyspace.prefix());

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::mem;
 
-use forerun_cache::{Cache, Keyspace};
+use forerun_cache::{Cache, CacheKeyspace};
 
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
@@ -85,7 +85,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    fn add(&mut self, cache: &Cache, keyspace: Keyspace, key: &[u8]) {
+    fn add(&mut self, cache: &Cache, keyspace: CacheKeyspace, key: &[u8]) {
         let key = keyspace.stored_key(key);
         if !self.keys.contains_key(&*key) {
             self.bytes += key.len() + size_of::<(Box<[u8]>, Option<Version>)>();
@@ -274,8 +274,8 @@ mod tests {
             let _ = cache.set("a", "1");
             cache.delete("missing");
             let mut watched = Watched::default();
-            watched.add(&cache, Keyspace::default(), b"a");
-            watched.add(&cache, Keyspace::default(), b"missing");
+            watched.add(&cache, CacheKeyspace::default(), b"a");
+            watched.add(&cache, CacheKeyspace::default(), b"missing");
             assert!(!watched.has_changed(&cache));
             change();
             watched.has_changed(&cache)

@@ -15,7 +15,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cursor, Expiry, Item, ItemKind, Keyspace};
+use forerun_cache::{CacheKeyspace, Cursor, Expiry, Item, ItemKind};
 
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta_keys::push_base64;
@@ -152,7 +152,7 @@ fn push_mgdump(out: &mut Vec<u8>, item: &Item<'_>) {
 }
 
 /// Whether a command of this protocol can name the key. It sees the first keyspace only.
-fn is_memcached_key(key: &[u8], keyspace: Keyspace) -> bool {
+fn is_memcached_key(key: &[u8], keyspace: CacheKeyspace) -> bool {
     (1..=KEY_BYTES_MAX).contains(&key.len()) && keyspace.stores_as_is(key)
 }
 

@@ -16,7 +16,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cache, Expiry, Item, ItemKind, Keyspace, Store, StoreResult, StoreValue};
+use forerun_cache::{Cache, CacheKeyspace, Expiry, Item, ItemKind, Store, StoreResult, StoreValue};
 
 use crate::snapshot_error::VERSION_3;
 
@@ -109,7 +109,12 @@ impl Clocks {
 }
 
 /// Appends a record up to its value.
-pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, clocks: Clocks, keyspace: Keyspace) {
+pub(super) fn push_head(
+    head: &mut Vec<u8>,
+    item: &Item<'_>,
+    clocks: Clocks,
+    keyspace: CacheKeyspace,
+) {
     let (unit, expires_at) = clocks.to_unix(item.expiry());
     let mut kind = item.kind() as u8;
     if !keyspace.stores_as_is(item.key()) {
