@@ -184,7 +184,7 @@ typedef struct forerun_gpu_batch {
     uint64_t* slots_out;       // UINT64_MAX: absent
     void** pointers_out;       // addresses of rows in the table; NULL: absent
     uint8_t* status_out;       // FORERUN_GPU_ABSENT, ...
-    forerun_gpu_entries entries_out;  // room for one entry per key
+    forerun_gpu_entries entries_out;  // room for an entry per key, after those that are counted
     uint32_t element;          // of forerun_gpu_accumulate_or_assign
     uint32_t no_writers;       // a promise: during this lookup, no operation changes entries
 } forerun_gpu_batch;

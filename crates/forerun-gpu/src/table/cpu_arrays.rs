@@ -128,8 +128,8 @@ unsafe fn answers<'a>(batch: &RawBatch, n: u64, row_bytes: u64) -> Result<Answer
     })
 }
 
-/// Appends entries to the caller's arrays, of which each has room for `max`, and adds their number
-/// to its count.
+/// Appends entries to the caller's arrays, of which each has room for `max` more, and adds their
+/// number to its count.
 ///
 /// # Safety
 /// As for [`answers`].
@@ -144,7 +144,7 @@ unsafe fn give(
     let first = count[0];
     count[0] = first.saturating_add(entries.len() as u64);
     // What has no room is counted.
-    let n = (entries.len() as u64).min(max.saturating_sub(first)) as usize;
+    let n = (entries.len() as u64).min(max) as usize;
     if n == 0 {
         return Ok(());
     }
