@@ -7,9 +7,9 @@ use forerun_gpu::hot_pool::RowStore;
 ///
 /// ```
 /// use forerun_gpu::hot_pool::HostRows;
-/// use forerun_table::Table;
+/// use forerun_table::{Dtype, Table};
 ///
-/// let table = Table::builder(4).open()?;
+/// let table = Table::builder(Dtype::F32, 4).open()?;
 /// table.insert(&[70, 71], &[1; 2 * 4 * 4])?;
 /// let mut host_rows = HostRows::new(8, 4 * 4);
 /// let (mut memory, mut rows) = (vec![0; 8 * 16], [0; 2]);
