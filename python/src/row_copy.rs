@@ -111,12 +111,14 @@ fn version_of(object: &Bound<'_, PyAny>) -> PyResult<KernelVersion> {
     let Some(name) = name else {
         return Err(invalid(format!("`version` must be one of {names}")));
     };
-    match name.parse::<KernelVersion>() {
-        Ok(version) if is_built(&version) => Ok(version),
-        Ok(version) => Err(invalid(format!(
+    let Ok(version) = name.parse::<KernelVersion>() else {
+        return Err(unknown("version", &name, &names));
+    };
+    if !is_built(&version) {
+        return Err(invalid(format!(
             "`version` {version} exists only in builds with the feature `study`; this one has \
              {names}"
-        ))),
-        Err(_) => Err(unknown("version", &name, &names)),
+        )));
     }
+    Ok(version)
 }

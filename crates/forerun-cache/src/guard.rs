@@ -32,7 +32,7 @@ impl fmt::Debug for CacheGuard<'_> {
 
 impl Cache {
     /// How many keys of writes are worth [prefetching](CacheGuard::prefetch) together: more cache
-    /// lines than memory fetches at a time, and few enough that none leaves the processor's cache
+    /// lines than memory fetches at a time, and few enough that none leaves the CPU's cache
     /// before its write.
     pub const PREFETCH_KEYS: usize = 32;
 
@@ -153,7 +153,7 @@ impl<'c> CacheGuard<'c> {
     }
 
     /// Fetches what writes of these keys will need, the parts of the index and the items, into the
-    /// processor's cache: the memory accesses of all keys overlap. This changes nothing, and is
+    /// CPU's cache: the memory accesses of all keys overlap. This changes nothing, and is
     /// worth its time from two writes on, up to [`Cache::PREFETCH_KEYS`]. Drop the guard before you
     /// write.
     ///

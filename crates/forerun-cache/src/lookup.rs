@@ -10,8 +10,7 @@
 //!
 //! Each step loops over the whole group, so that one key's memory access overlaps with the others'.
 //! Writes are executed one after another, since each may move items. A prefetch of their keys takes
-//! the steps up to the prefetched items, so that the writes find their memory in the processor's
-//! cache.
+//! the steps up to the prefetched items, so that the writes find their memory in the CPU's cache.
 //!
 //! When a tag matches by chance, which happens once in several thousand lookups, the key is looked
 //! up again on its own.

@@ -213,13 +213,11 @@ impl<'a, 'py> Arrays<'a, 'py> {
                 return Err(invalid(format!("`{name}` is not contiguous")));
             }
             if access == Access::Write {
-                match object.cast::<DeviceArray>() {
+                if let Ok(array) = object.cast::<DeviceArray>() {
                     // It is exported without a flag, as arrays are that cannot be written.
-                    Ok(array) => self.written.push(array.clone().unbind()),
-                    Err(_) if tensor.is_read_only => {
-                        return Err(invalid(format!("`{name}` is read-only")));
-                    }
-                    Err(_) => {}
+                    self.written.push(array.clone().unbind());
+                } else if tensor.is_read_only {
+                    return Err(invalid(format!("`{name}` is read-only")));
                 }
             }
             let elements = tensor

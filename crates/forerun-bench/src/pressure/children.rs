@@ -151,10 +151,10 @@ impl Running {
     /// # Errors
     /// It has ended.
     pub(super) fn check(&mut self) -> Result<()> {
-        match self.is_finished()? {
-            false => Ok(()),
-            true => bail!("the process \"{}\" ended too early", self.name),
+        if self.is_finished()? {
+            bail!("the process \"{}\" ended too early", self.name);
         }
+        Ok(())
     }
 }
 

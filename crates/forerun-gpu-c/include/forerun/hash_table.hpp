@@ -18,7 +18,7 @@
 //     that HierarchicalKV's lock keeps apart may overlap on different streams; the guide
 //     docs/guide/gpu-table.md says which may.
 //   - missed_indices and missed_size are size_type, not int. The count of evicted entries is added
-//     to d_evicted_counter, which the caller sets to 0, as there.
+//     to d_evicted_counter, which the caller sets to 0, as for HierarchicalKV.
 //   - Conditions are data (forerun::Condition), not device functors: erase_if, export_batch_if,
 //     size_if. for_each is absent.
 //   - lock_keys and unlock_keys give outcomes (FORERUN_GPU_FOUND: done) and take no addresses of
