@@ -474,9 +474,9 @@ class GpuTable:
 
     def __repr__(self) -> str:
         if self.closed:
-            return "<forerun.GpuTable, closed>"
+            return "forerun.GpuTable(closed)"
         place = "cpu" if self.gpu is None else self.gpu
-        return f"<forerun.GpuTable of {self.capacity} slots, {self.dim} x {self.dtype}, on {place}>"
+        return f"forerun.GpuTable({self.capacity} slots, {self.dim} x {self.dtype}, on {place})"
 
     # What the methods share.
 

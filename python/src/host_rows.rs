@@ -42,6 +42,19 @@ impl HostRows {
         })
     }
 
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!(
+            "forerun.HostRows(table={})",
+            self.table.bind(py).repr()?
+        ))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "what holds rows of an array of this process cannot be pickled",
+        ))
+    }
+
     /// The host row of each key, as int64, held until it is released as often. Keys without one are
     /// fetched from the table, in batches, into rows that nobody holds.
     fn acquire<'py>(

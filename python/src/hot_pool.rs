@@ -58,6 +58,24 @@ pub(crate) enum Plan {
     Device(engine::DeviceHotPlan),
 }
 
+#[pymethods]
+impl HotPlan {
+    fn __repr__(&self) -> String {
+        let is_on_host = matches!(self.0, Plan::Host(_));
+        format!("forerun.HotPlan(device=\"{}\")", device_name(is_on_host))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "a plan belongs to a pool of this process and cannot be pickled",
+        ))
+    }
+}
+
+fn device_name(is_on_host: bool) -> &'static str {
+    if is_on_host { "cpu" } else { "cuda" }
+}
+
 enum Pool {
     Host(Mutex<engine::HotPool>),
     Device(DevicePool),
@@ -168,6 +186,17 @@ fn array_extents(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u64>> {
 
 #[pymethods]
 impl HotPool {
+    fn __repr__(&self) -> String {
+        let is_on_host = matches!(self.pool, Pool::Host(_));
+        format!("forerun.HotPool(device=\"{}\")", device_name(is_on_host))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "a pool is memory of this process and cannot be pickled",
+        ))
+    }
+
     #[new]
     #[pyo3(signature = (
         host, rows, *, slots, requests=1, positions=None, count=None, layers_per_table=1,

@@ -65,6 +65,9 @@ class CudaTensor:
     """The description of a tensor on a GPU. It records the streams it was exported for, and how
     often it was released."""
 
+    # A capsule may outlive the names of its tensor.
+    all = []
+
     def __init__(self, shape, dtype="float32", device=0, strides=None):
         kind = dtype.rstrip("0123456789")
         extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
@@ -83,6 +86,7 @@ class CudaTensor:
         )
         self.device_number, self.streams, self.released = device, [], 0
         self.destructor = Destructor(self.release)
+        CudaTensor.all.append(self)
 
     def release(self, _capsule):
         self.released += 1

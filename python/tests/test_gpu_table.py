@@ -197,7 +197,7 @@ def test_it_grows_and_is_saved(tmp_path, table):
     assert other.load(path) == 8000
     rows, found = other.find(keys)
     assert found.all() and (rows == rows_of(keys)).all()
-    with pytest.raises(InvalidArgumentError, match="Customized"):
+    with pytest.raises(CorruptionError, match="Customized"):
         forerun.GpuTable(100, DIM, device="cpu").load(path)
     os.truncate(path, 1000)
     with pytest.raises(CorruptionError, match="ends in"):

@@ -27,6 +27,13 @@ driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 def calls():
     return driver.fakeCalls().decode().split()
 
+def finish():
+    "Waits for what is on the default stream."
+    driver.cuCtxPushCurrent_v2(context)
+    assert driver.cuStreamSynchronize(None) == 0
+    driver.cuCtxPopCurrent_v2(None)
+    assert calls() == ["wait:0"]
+
 class Tensor(CudaTensor):
     "In the fake device's memory."
     def __init__(self, shape, dtype):
@@ -100,6 +107,7 @@ def test_tensors_of_other_libraries_are_kept_until_the_device_is_done(tmp_path):
         # The default stream of a library that has none: kept, although nothing waits.
         assert calls() == ["launch:0", "record:0"]
         assert keys.streams == [1] and keys.released == found.released == 0
+        finish()
         table.contains(Tensor((8,), "int64"), Tensor((8,), "uint8"))
         assert keys.released == found.released == 1
         assert calls() == ["launch:0", "record:0"]

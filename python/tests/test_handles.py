@@ -17,6 +17,7 @@ def handles(tmp_path):
     table[7] = np.ones(4, np.float32)
     rows = np.zeros((2, 4))
     backups = forerun.Backups(tmp_path / "backups")
+    pool = forerun.HotPool(np.zeros((1, 8, 4), "f4"), np.zeros((1, 4, 4), "f4"), slots=4)
     yield {
         "Backup": backups.create(db),
         "Backups": backups,
@@ -32,6 +33,10 @@ def handles(tmp_path):
         "Export": table.export(),
         "TableItems": table.items(),
         "GpuTable": forerun.GpuTable(100, 1, device="cpu"),
+        "HotPool": pool,
+        "HotPlan": pool.new_plan(),
+        "HotPoolCounts": pool.counts(),
+        "HostRows": forerun.HostRows(np.zeros((8, 16), "u1"), table),
         "Cache": cache,
         "CacheItems": iter(cache.items()),
         "Client": forerun.Client("127.0.0.1:1"),
@@ -154,6 +159,11 @@ def test_a_repr_tells_what_the_object_is_and_never_an_address(tmp_path, handles)
         "RemovedBackups": "backups=.*",
         "CopyCounts": "rows=1.*",
         "RowCopy": "max_multiprocessors=16, version=None",
+        "GpuTable": "128 slots, 1 x float32, on cpu",
+        "HotPool": 'device="cpu"',
+        "HotPlan": 'device="cpu"',
+        "HotPoolCounts": "hits=0, misses=0, absent=0",
+        "HostRows": r"table=forerun\.Table\(.*\)",
     }
     assert set(expected) == set(handles)
     for name, handle in handles.items():

@@ -262,18 +262,22 @@ impl<'a, 'py> Arrays<'a, 'py> {
         Ok(Some((address, bytes)))
     }
 
-    /// Records that this call uses the arrays in ordinary memory. Those that are input and output
-    /// at once are written.
+    /// Records that this call uses the arrays in ordinary memory. Rows and scores that are input
+    /// and output at once are written.
     pub(super) fn borrow(&self) -> PyResult<Borrow> {
-        let is_output = |memory: &&Memory| {
+        let is_own_output = |memory: &Memory| {
             let mut others = self.memory.iter();
-            memory.access == Access::Write
-                || !others.any(|other| {
-                    other.access == Access::Write
-                        && (other.start, other.len_bytes) == (memory.start, memory.len_bytes)
-                })
+            others.any(|other| {
+                other.what.strip_suffix("_out") == Some(memory.what)
+                    && (other.start, other.len_bytes) == (memory.start, memory.len_bytes)
+            })
         };
-        let memory: Vec<Memory> = self.memory.iter().filter(is_output).copied().collect();
+        let memory: Vec<Memory> = self
+            .memory
+            .iter()
+            .filter(|memory| !is_own_output(memory))
+            .copied()
+            .collect();
         Borrow::each(&memory)
     }
 
