@@ -152,11 +152,11 @@ impl RespSession {
                 let watched = mem::take(&mut self.watched);
                 if transaction.is_spoilt {
                     call.error(texts::EXEC_ABORT);
-                } else if work_bytes(&transaction.queue, call.context.cache) > EXEC_WORK_BYTES_MAX {
-                    call.error(texts::EXEC_TOO_LARGE);
                 } else if watched.has_changed(call.context.cache) {
                     let protocol = call.protocol;
                     protocol.push_nil_array(call.out());
+                } else if work_bytes(&transaction.queue, call.context.cache) > EXEC_WORK_BYTES_MAX {
+                    call.error(texts::EXEC_TOO_LARGE);
                 } else {
                     return self.run(transaction.queue, call, scratch);
                 }

@@ -51,7 +51,7 @@ impl<'a> Size<'a> {
     }
 
     /// Changes the size as the command would.
-    fn change(&mut self, spec: &Spec, arguments: &'a Arguments) {
+    fn change(&mut self, spec: &Spec, arguments: &'a Arguments, item_bytes_max: usize) {
         let argument = |at| arguments.get(at).unwrap_or_default();
         match spec.command {
             Command::Hset | Command::Hmset | Command::Hsetnx => {
@@ -65,7 +65,10 @@ impl<'a> Size<'a> {
             Command::Setrange => {
                 let offset = parse_i64(argument(2)).and_then(|offset| usize::try_from(offset).ok());
                 let end = offset.unwrap_or(0).saturating_add(argument(3).len());
-                self.bytes = self.bytes.max(end);
+                // Otherwise the command is refused.
+                if end <= item_bytes_max {
+                    self.bytes = self.bytes.max(end);
+                }
             }
             Command::Eval | Command::Evalsha => {
                 let more: usize = arguments.iter().skip(3).map(<[u8]>::len).sum();
@@ -144,7 +147,7 @@ pub(super) fn work_bytes(queue: &[Arguments], cache: &Cache) -> usize {
         };
         let size = sizes.entry(key).or_insert_with(|| size_now(key));
         size.bytes = size.bytes.max(strings.get(key).copied().unwrap_or(0));
-        size.change(spec, arguments);
+        size.change(spec, arguments, cache.options().max_item_bytes);
         let bytes = size.bytes;
         work = work.saturating_add(bytes);
         if let Some(copy) = copy {
@@ -195,6 +198,7 @@ mod tests {
             (&["APPEND h 12345"], 1005),
             (&["SETRANGE h 2000 12345"], 2005),
             (&["SETRANGE h 9 12345"], 1000),
+            (&["SETRANGE h 4294967295 12345"], 1000),
             (&["RENAME h i", "HGET i f"], 2000),
             (&["COPY h i DB 1", "SELECT 1", "COPY i j", "HGET j f"], 3000),
             (&["MOVE h 1", "SELECT 1", "HGET h f"], 2000),
