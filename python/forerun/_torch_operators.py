@@ -6,11 +6,14 @@
     collect_gradients, collect_pooled_gradients     in backward: to the gradients of the module
 
 Operators take only tensors and numbers, so a module and its gradients are passed as a number. The
-anchor, a tensor of zeros, carries the graph, because keys have no gradient.
+anchor, a tensor of zeros, carries the graph, because keys have no gradient. The number of a call
+keeps a compiler from making one call of two with the same keys and gradient: those of one would be
+lost.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any, Optional
 
@@ -22,6 +25,14 @@ from forerun.errors import InvalidArgumentError
 modules: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 collected: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
+_calls = itertools.count()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def next_call() -> int:
+    """A number for one call, or for one place of a call in compiled code."""
+    return next(_calls)
+
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The type for sums of these elements. A sum of 16-bit floats would round at each addition."""
@@ -29,20 +40,20 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 @torch.library.custom_op("forerun::find", mutates_args=())
-def _find(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
+def _find(keys: Tensor, anchor: Tensor, module: int, dim: int, call: int) -> Tensor:
     rows: Tensor = modules[module]._find(keys)
     return rows
 
 
 @_find.register_fake
-def _(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
+def _(keys: Tensor, anchor: Tensor, module: int, dim: int, call: int) -> Tensor:
     return keys.new_empty((*keys.shape, dim), dtype=anchor.dtype)
 
 
 # It returns a value (a gradient of zeros for the anchor), because a compiler may remove an operator
 # that returns none.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
-def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
+def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int, call: int) -> Tensor:
     gradients = collected.get(module)
     # The module is gone, so its gradients can no longer be requested.
     if gradients is not None:
@@ -51,26 +62,24 @@ def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Ten
 
 
 @_collect.register_fake
-def _(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
+def _(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int, call: int) -> Tensor:
     return torch.empty_like(anchor)
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
-    keys, anchor, ctx.module, _ = inputs
+def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int, int], output: Tensor) -> None:
+    keys, anchor, ctx.module, _, ctx.call = inputs
     # Not the anchor: an optimizer may change it before backward.
     ctx.save_for_backward(keys, torch.zeros_like(anchor))
     # Kept alive as long as the graph may run backward.
     ctx.gradients = collected.get(ctx.module)
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None]:
+def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None, None]:
     keys, anchor = ctx.saved_tensors
-    return (
-        None,
-        torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), anchor, ctx.module),
-        None,
-        None,
+    of_anchor = torch.ops.forerun.collect_gradients(
+        keys, gradient.contiguous(), anchor, ctx.module, ctx.call
     )
+    return None, of_anchor, None, None, None
 
 
 _find.register_autograd(_backward, setup_context=_remember)
@@ -109,6 +118,7 @@ def _find_pooled(
     dim: int,
     mean: bool,
     padding_idx: Optional[int],
+    call: int,
 ) -> Tensor:
     pooled: Tensor = modules[module]._pool(*_without(keys, offsets, weights, padding_idx), mean)
     return pooled
@@ -124,6 +134,7 @@ def _(
     dim: int,
     mean: bool,
     padding_idx: Optional[int],
+    call: int,
 ) -> Tensor:
     return keys.new_empty((offsets.shape[0] - 1, dim), dtype=anchor.dtype)
 
@@ -138,6 +149,7 @@ def _collect_pooled(
     module: int,
     mean: bool,
     padding_idx: Optional[int],
+    call: int,
 ) -> Tensor:
     gradients = collected.get(module)
     if gradients is not None:
@@ -163,6 +175,7 @@ def _(
     module: int,
     mean: bool,
     padding_idx: Optional[int],
+    call: int,
 ) -> Tensor:
     return torch.empty_like(anchor)
 
@@ -183,7 +196,7 @@ def _without(
 
 
 def _remember_pooled(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    keys, offsets, weights, anchor, ctx.module, _, ctx.mean, ctx.padding_idx = inputs
+    keys, offsets, weights, anchor, ctx.module, _, ctx.mean, ctx.padding_idx, ctx.call = inputs
     ctx.save_for_backward(keys, offsets, weights, torch.zeros_like(anchor))
     ctx.gradients = collected.get(ctx.module)
 
@@ -199,8 +212,9 @@ def _backward_pooled(ctx: Any, gradient: Tensor) -> tuple[Optional[Tensor], ...]
         ctx.module,
         ctx.mean,
         ctx.padding_idx,
+        ctx.call,
     )
-    return None, None, None, of_anchor, None, None, None, None
+    return None, None, None, of_anchor, None, None, None, None, None
 
 
 _find_pooled.register_autograd(_backward_pooled, setup_context=_remember_pooled)

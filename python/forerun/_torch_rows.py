@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from forerun import Table
 from forerun._torch_gradients import Gradients, bits
-from forerun._torch_operators import collected, modules
+from forerun._torch_operators import collected, modules, next_call
 from forerun.errors import InvalidArgumentError
 from forerun.exchange import GroupTable
 
@@ -172,7 +172,7 @@ class RowsModule(nn.Module):
 
     def _lookup(self, keys: Tensor) -> Tensor:
         rows: Tensor = torch.ops.forerun.find(
-            keys.contiguous(), self._anchor(), self._number, self.embedding_dim
+            keys.contiguous(), self._anchor(), self._number, self.embedding_dim, next_call()
         )
         if self.padding_idx is not None:
             rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(-1), 0)

@@ -13,42 +13,50 @@ break and CUDA graphs capture.
 
 Each function is an operator `torch.ops.forerun.gpu_table_...` that takes the table's number.
 Tensors are where the table is. An operation that changes the table returns the outcome for each
-key, a uint8 (see `GpuTable`): a compiler may remove it if nothing uses what it returns. Rows have
-no gradient: `forerun.torch` has modules with gradients.
+key, a uint8 (see `GpuTable`). A compiler keeps the order of lookups and changes, and removes no
+change. Rows have no gradient: `forerun.torch` has modules with gradients.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Optional
 
 import torch
 from torch import Tensor
 
 from forerun.errors import ClosedError
-from forerun.gpu_table import GpuTable
+from forerun.gpu_table import GpuTable, tables
 
 __all__ = ["assign", "contains", "erase", "find", "find_or_insert", "insert_or_assign"]
 
-_tables: weakref.WeakValueDictionary[int, GpuTable] = weakref.WeakValueDictionary()
+# For each device, an empty tensor that all operators take and that those which change a table claim
+# to change. So a compiler sees that a lookup before a change and one after it are not the same.
+_orders: dict[str, Tensor] = {}
 
 
-def _number_of(table: GpuTable) -> int:
-    number = id(table)
-    if _tables.get(number) is not table:
-        _tables[number] = table
-    return number
+# A compiler must not make the tensor itself: it would see that a new one has no changes to keep.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _order_on(device: str) -> Tensor:
+    if device not in _orders:
+        _orders[device] = torch.zeros(0, device=device)
+    return _orders[device]
+
+
+def _order_of(keys: Tensor) -> Tensor:
+    return _order_on(str(keys.device))
 
 
 def _table(number: int) -> GpuTable:
-    table = _tables.get(number)
+    table = tables.get(number)
     if table is None:
         raise ClosedError("the table of this operator does not exist any more")
     return table
 
 
 @torch.library.custom_op("forerun::gpu_table_find", mutates_args=())
-def _find(keys: Tensor, table: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _find(
+    keys: Tensor, order: Tensor, table: int, dim: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     rows = keys.new_zeros((*keys.shape, dim), dtype=dtype)
     found = keys.new_zeros(keys.shape, dtype=torch.bool)
     _table(table).find(keys.contiguous(), rows, found)
@@ -56,26 +64,28 @@ def _find(keys: Tensor, table: int, dim: int, dtype: torch.dtype) -> tuple[Tenso
 
 
 @_find.register_fake
-def _(keys: Tensor, table: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _(
+    keys: Tensor, order: Tensor, table: int, dim: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     found = keys.new_empty(keys.shape, dtype=torch.bool)
     return keys.new_empty((*keys.shape, dim), dtype=dtype), found
 
 
 @torch.library.custom_op("forerun::gpu_table_contains", mutates_args=())
-def _contains(keys: Tensor, table: int) -> Tensor:
+def _contains(keys: Tensor, order: Tensor, table: int) -> Tensor:
     found = keys.new_zeros(keys.shape, dtype=torch.bool)
     _table(table).contains(keys.contiguous(), found)
     return found
 
 
 @_contains.register_fake
-def _(keys: Tensor, table: int) -> Tensor:
+def _(keys: Tensor, order: Tensor, table: int) -> Tensor:
     return keys.new_empty(keys.shape, dtype=torch.bool)
 
 
-@torch.library.custom_op("forerun::gpu_table_find_or_insert", mutates_args=())
+@torch.library.custom_op("forerun::gpu_table_find_or_insert", mutates_args=("order",))
 def _find_or_insert(
-    keys: Tensor, rows: Tensor, scores: Optional[Tensor], epoch: int, table: int
+    keys: Tensor, rows: Tensor, scores: Optional[Tensor], epoch: int, order: Tensor, table: int
 ) -> tuple[Tensor, Tensor]:
     out, status = torch.zeros_like(rows), keys.new_zeros(keys.shape, dtype=torch.uint8)
     _table(table).find_or_insert(
@@ -86,18 +96,19 @@ def _find_or_insert(
 
 @_find_or_insert.register_fake
 def _(
-    keys: Tensor, rows: Tensor, scores: Optional[Tensor], epoch: int, table: int
+    keys: Tensor, rows: Tensor, scores: Optional[Tensor], epoch: int, order: Tensor, table: int
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(rows), keys.new_empty(keys.shape, dtype=torch.uint8)
 
 
-@torch.library.custom_op("forerun::gpu_table_write", mutates_args=())
+@torch.library.custom_op("forerun::gpu_table_write", mutates_args=("order",))
 def _write(
     operation: str,
     keys: Tensor,
     rows: Optional[Tensor],
     scores: Optional[Tensor],
     epoch: int,
+    order: Tensor,
     table: int,
 ) -> Tensor:
     status = keys.new_zeros(keys.shape, dtype=torch.uint8)
@@ -113,6 +124,7 @@ def _(
     rows: Optional[Tensor],
     scores: Optional[Tensor],
     epoch: int,
+    order: Tensor,
     table: int,
 ) -> Tensor:
     return keys.new_empty(keys.shape, dtype=torch.uint8)
@@ -122,14 +134,14 @@ def find(table: GpuTable, keys: Tensor) -> tuple[Tensor, Tensor]:
     """`GpuTable.find`: the rows, zeros for absent keys, and which keys were found."""
     dtype = getattr(torch, table.dtype)
     found: tuple[Tensor, Tensor] = torch.ops.forerun.gpu_table_find(
-        keys, _number_of(table), table.dim, dtype
+        keys, _order_of(keys), table._number, table.dim, dtype
     )
     return found
 
 
 def contains(table: GpuTable, keys: Tensor) -> Tensor:
     """`GpuTable.contains`."""
-    found: Tensor = torch.ops.forerun.gpu_table_contains(keys, _number_of(table))
+    found: Tensor = torch.ops.forerun.gpu_table_contains(keys, _order_of(keys), table._number)
     return found
 
 
@@ -138,7 +150,7 @@ def find_or_insert(
 ) -> tuple[Tensor, Tensor]:
     """`GpuTable.find_or_insert`: the rows, and the outcomes."""
     found: tuple[Tensor, Tensor] = torch.ops.forerun.gpu_table_find_or_insert(
-        keys, rows, scores, epoch, _number_of(table)
+        keys, rows, scores, epoch, _order_of(keys), table._number
     )
     return found
 
@@ -171,6 +183,6 @@ def _written(
     epoch: int,
 ) -> Tensor:
     status: Tensor = torch.ops.forerun.gpu_table_write(
-        operation, keys, rows, scores, epoch, _number_of(table)
+        operation, keys, rows, scores, epoch, _order_of(keys), table._number
     )
     return status

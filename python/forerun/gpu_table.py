@@ -26,7 +26,9 @@ docs/guide/gpu-table.md describes the operations, and which may overlap on diffe
 
 from __future__ import annotations
 
+import itertools
 import os
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -38,6 +40,10 @@ from forerun.errors import ClosedError, InvalidArgumentError
 __all__ = ["DeviceArray", "Entries", "GpuTable", "Missed"]
 
 _U64_MAX = 2**64 - 1
+
+_numbers = itertools.count()
+# The tables by their numbers, which operators of PyTorch take. A number is never used again.
+tables: weakref.WeakValueDictionary[int, GpuTable] = weakref.WeakValueDictionary()
 
 
 class Entries(NamedTuple):
@@ -96,6 +102,8 @@ class GpuTable:
             score_bytes=score_bytes,
             device_row_bytes_max=device_row_bytes_max,
         )
+        self._number = next(_numbers)
+        tables[self._number] = self
 
     @property
     def _table(self) -> _GpuTable:

@@ -49,7 +49,7 @@ from torch import Tensor, nn
 from forerun import Table
 from forerun._collective import Call, CollectiveCalls
 from forerun._torch_gradients import bits
-from forerun._torch_operators import wide
+from forerun._torch_operators import next_call, wide
 from forerun._torch_rows import RowsModule
 from forerun.errors import InvalidArgumentError
 from forerun.exchange import GroupTable
@@ -179,6 +179,7 @@ class EmbeddingBag(RowsModule):
                 self.embedding_dim,
                 self.mode == "mean",
                 self.padding_idx,
+                next_call(),
             )
             return pooled
         bags = len(bounds) - 1

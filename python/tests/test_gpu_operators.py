@@ -67,16 +67,36 @@ def test_operators_are_traced_without_a_graph_break(place):
         for ours, theirs in zip(compiled(keys[:n]), pooled(keys[:n])):
             assert torch.equal(ours, theirs)
     torch.library.opcheck(
-        torch.ops.forerun.gpu_table_contains.default, (keys, gpu_operators._number_of(table))
+        torch.ops.forerun.gpu_table_contains.default,
+        (keys, gpu_operators._order_of(keys), table._number),
     )
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiler_keeps_the_order_of_lookups_and_changes(place, backend):
+    table = new_table(place)
+    keys = torch.arange(3, device=place)
+    gpu_operators.insert_or_assign(table, keys, torch.zeros(3, 4, device=place))
+
+    def training_step(keys):
+        before, _ = gpu_operators.find(table, keys)
+        gpu_operators.assign(table, keys, before + 1)
+        between, _ = gpu_operators.find(table, keys)
+        gpu_operators.erase(table, keys)
+        return before, between, gpu_operators.contains(table, keys)
+
+    compiled = torch.compile(training_step, fullgraph=True, backend=backend)
+    before, between, left = compiled(keys)
+    assert (before == 0).all() and (between == 1).all() and not left.any()
+    assert table.size() == 0
 
 
 def test_an_operator_of_a_table_that_is_gone_says_so(place):
     table = new_table(place)
-    number = gpu_operators._number_of(table)
+    number, keys = table._number, torch.tensor([1], device=place)
     del table
     with pytest.raises(forerun.errors.ClosedError, match="does not exist"):
-        torch.ops.forerun.gpu_table_contains(torch.tensor([1], device=place), number)
+        torch.ops.forerun.gpu_table_contains(keys, gpu_operators._order_of(keys), number)
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="there is no GPU")

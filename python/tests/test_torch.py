@@ -201,7 +201,7 @@ def test_missing_rows_are_created_only_while_training():
 
 def test_operators_pass_torchs_opcheck(table):
     words = Embedding(table)
-    arguments = (torch.tensor([[1, 2], [3, 99]]), words.autograd_anchor, words._number, 8)
+    arguments = (torch.tensor([[1, 2], [3, 99]]), words.autograd_anchor, words._number, 8, 0)
     torch.library.opcheck(torch.ops.forerun.find.default, arguments)
     bag, keys = EmbeddingBag(table), torch.tensor([1, 2, 3, 99])
     for weights, padding_idx in [(None, None), (torch.ones(4), 3)]:
@@ -214,9 +214,29 @@ def test_operators_pass_torchs_opcheck(table):
             8,
             True,
             padding_idx,
+            0,
         )
         torch.library.opcheck(torch.ops.forerun.find_pooled.default, arguments)
     torch.library.opcheck(torch.ops.forerun.bags.default, (keys, torch.tensor([0, 1, 4])))
+
+
+@pytest.mark.parametrize("kind", [Embedding, EmbeddingBag])
+def test_equal_lookups_in_compiled_code_keep_the_gradients_of_both(table, kind):
+    words = kind(table)
+
+    def twice(keys):
+        return words(keys) + words(keys)
+
+    keys = torch.tensor([[1, 2], [2, 3]])
+    gradients = []
+    for step in (twice, torch.compile(twice, backend="aot_eager", fullgraph=True)):
+        step(keys).sum().backward()
+        found_keys, found = words.collected_gradients()
+        order = found_keys.argsort()
+        gradients.append((found_keys[order], found[order]))
+        words.clear_gradients()
+    for ours, theirs in zip(*gradients):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_compiles_without_graph_breaks(table):

@@ -227,6 +227,7 @@ fn main() -> anyhow::Result<()> {
             let args = seeds::Args {
                 seed: vec![seeds::Seed::FingerSearch],
                 output: args.output,
+                ..seeds::Args::default()
             };
             seeds::run_with(&args, &engines)
         }
