@@ -41,7 +41,7 @@ fn the_simulators_and_the_warm_up_tests_have_defects_to_find() {
         "{}",
         found_by("server-sim\n")
     );
-    let warm_up = found_by("forerun-server warm_up ");
+    let warm_up = found_by("forerun-server session warm_up::");
     assert!(warm_up >= 3, "{warm_up}");
 }
 
