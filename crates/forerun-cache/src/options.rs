@@ -57,8 +57,8 @@ pub struct CacheOptions {
     pub pages: Pages,
     /// What advances the clock by which items expire. Default: [`Clock::Automatic`].
     pub clock: Clock,
-    /// The number of [keyspaces](crate::CacheKeyspace), 1 to [`KEYSPACES_MAX`]. More than one take 1.5
-    /// KiB each. Default: 1.
+    /// The number of [keyspaces](crate::CacheKeyspace), 1 to [`KEYSPACES_MAX`]. More than one take
+    /// 1.5 KiB each. Default: 1.
     pub keyspaces: u16,
     /// The seed of the hash function. The default `None` draws a random seed. Set one only in
     /// tests, because anyone who knows the seed can craft keys that collide.

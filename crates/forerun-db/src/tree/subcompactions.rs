@@ -155,7 +155,8 @@ mod tests {
             let levels = fixture.levels();
             let runs = levels.level(into).runs();
             let bytes: Vec<u64> = runs.iter().map(|run| run.meta().file_bytes).collect();
-            let is_sound = |bytes: &u64| (RUN_BYTES / 8..RUN_BYTES * 3 / 2).contains(bytes);
+            // An eighth is what a run takes, but that is estimated by the anchors.
+            let is_sound = |bytes: &u64| (RUN_BYTES / 16..RUN_BYTES * 3 / 2).contains(bytes);
             assert!(
                 runs.len() >= parts_max && bytes.iter().all(is_sound),
                 "{bytes:?}"

@@ -460,7 +460,9 @@ fn keys_and_values_over_their_limits_are_refused() {
 fn a_write_over_the_memory_limit_is_refused_and_leaves_nothing_behind() {
     let io = FaultIo::new();
     for wal in [WalMode::On, WalMode::Off] {
-        let db = open(&io, &small_options().wal(wal)).unwrap();
+        // Stores of other tests would change the share of a cache without a size.
+        let options = small_options().cache_bytes(128 << 10).wal(wal);
+        let db = open(&io, &options).unwrap();
         let before = db.stats();
         let mut batch = WriteBatch::new();
         batch.put(b"first", b"1").unwrap();
