@@ -333,7 +333,7 @@ mod tests {
         };
         let mut names = IndexName::defaults();
         for &design in Design::ALL {
-            let reaches_load = !matches!(design, Design::MemC3 | Design::Cuckoo2);
+            let reaches_load = !matches!(design, Design::MemC3 | Design::Cuckoo2 | Design::Dlht);
             let lookups = design.lookups().iter().filter(|_| reaches_load);
             names.extend(lookups.flat_map(|&lookup| {
                 let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
