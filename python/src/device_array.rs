@@ -195,7 +195,7 @@ impl DeviceArray {
         });
         managed.tensor.shape = managed.shape.as_ptr();
         let managed = Box::into_raw(managed);
-        // SAFETY: the name is constant. The destructor gets the tensor back if nobody takes it.
+        // SAFETY: the name is constant. The destructor deletes the tensor if no consumer takes it.
         unsafe {
             let capsule = ffi::PyCapsule_New(managed.cast(), DLTENSOR.as_ptr(), Some(destroy));
             if capsule.is_null() {

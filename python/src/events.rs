@@ -69,7 +69,7 @@ impl Events {
             .spawn(move || listener.run())?;
         let noted = sender.clone();
         let note = move |event: &DbEvent| {
-            // After the end nobody wants to know.
+            // An event after the listener has ended is counted too, and its count never reported.
             if noted.try_send(Message::Event(event.clone())).is_err() {
                 lost.fetch_add(1, Ordering::Relaxed);
             }
@@ -125,7 +125,7 @@ impl Listener {
                         lost => tell_lost(function, lost),
                     });
                 if let Err(error) = told {
-                    // As what a callback of Python's own raises that nobody waits for.
+                    // As Python reports an exception of a callback that has no caller.
                     python_calls::write_unraisable(error, function);
                 }
             });

@@ -56,7 +56,7 @@ impl HostRows {
     }
 
     /// The host row of each key, as int64, held until it is released as often. Keys without one are
-    /// fetched from the table, in batches, into rows that nobody holds.
+    /// fetched from the table, in batches, into rows that are not held.
     fn acquire<'py>(
         &self,
         py: Python<'py>,

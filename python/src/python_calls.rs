@@ -90,8 +90,8 @@ pub(crate) fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
-/// Reports what a callable has raised that nobody waits for: Python's `sys.unraisablehook` may be
-/// code of the program.
+/// Reports an exception that has no caller in Python to be raised to. Python's
+/// `sys.unraisablehook` may be code of the program.
 pub(crate) fn write_unraisable(error: PyErr, callable: &Bound<'_, PyAny>) {
     error.restore(callable.py());
     // SAFETY: the object outlives the call, and an exception is set.

@@ -1,6 +1,6 @@
 //! A prepared choice of the kernel for row copies from pinned memory to a GPU, with a slot map.
 
-use forerun::gpu::gather::{Absent, Direction, KernelChoice, KernelVersion, units_of};
+use forerun::gpu::gather::{Absent, Direction, KernelChoice, KernelVersion};
 use pyo3::prelude::*;
 
 use crate::cuda::Returns;
@@ -101,24 +101,13 @@ impl RowCopy {
     }
 }
 
-/// A version that this build has kernels for.
+/// The version of this name.
 fn version_of(object: &Bound<'_, PyAny>) -> PyResult<KernelVersion> {
-    let is_built = |version: &KernelVersion| !units_of(*version).is_empty();
-    let built = KernelVersion::ALL.into_iter().filter(is_built);
-    let names = built.map(|version| version.name()).collect::<Vec<_>>();
-    let names = names.join(", ");
+    let names = KernelVersion::ALL.map(|version| version.name()).join(", ");
     let name: Option<String> = accepted(object.py(), object.extract())?;
     let Some(name) = name else {
         return Err(invalid(format!("`version` must be one of {names}")));
     };
-    let Ok(version) = name.parse::<KernelVersion>() else {
-        return Err(unknown("version", &name, &names));
-    };
-    if !is_built(&version) {
-        return Err(invalid(format!(
-            "`version` {version} exists only in builds with the feature `study`; this one has \
-             {names}"
-        )));
-    }
-    Ok(version)
+    let version = name.parse();
+    version.map_err(|_| unknown("version", &name, &names))
 }

@@ -436,7 +436,7 @@ def test_impossible_arguments_are_refused_with_a_message(tmp_path):
         with pytest.raises(InvalidArgumentError, match=words):
             forerun.Client(**{"servers": address, **arguments})
     with forerun.Client(address) as client:
-        for key, words in (("", "it is empty"), ("k" * 251, "251 bytes"), ("a b", "white space")):
+        for key, words in (("", "is empty"), ("k" * 251, "251 bytes"), ("a b", "white space")):
             for call in (client.get, client.delete, lambda key: client.multi_get(["a", key])):
                 with pytest.raises(InvalidArgumentError, match=words):
                     call(key)

@@ -168,7 +168,7 @@ def test_a_row_copy_is_prepared_without_a_gpu_and_refuses_cpu_memory():
         ({"max_multiprocessors": -1}, "`max_multiprocessors` must be an integer from 0"),
         ({"version": "v9"}, "`version` must be one of v5-r1.*v9"),
         ({"version": 5}, "`version` must be one of v5-r1"),
-        ({"version": "v2"}, "only in builds with the feature `study`"),
+        ({"version": "v2"}, "`version` must be one of v5-r1, v5-r2, not \"v2\""),
     ]:
         with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
             forerun.RowCopy(**arguments)

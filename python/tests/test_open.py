@@ -187,7 +187,7 @@ def test_a_table_opened_for_reading_only_is_read_and_left_alone(tmp_path):
     with pytest.raises(errors.InvalidArgumentError, match="path"):
         forerun.Table(4, read_only=True)
     forerun.Db(tmp_path / "empty").close()
-    with pytest.raises(errors.VersionError, match="does not hold a table .*: it is empty"):
+    with pytest.raises(errors.VersionError, match="does not hold a table .*: the store is empty"):
         forerun.Table(4, path=tmp_path / "empty", read_only=True)
 
 

@@ -5,7 +5,8 @@
 //!   options for point lookups, and with its hash tables.
 //! - `seeds`: the tables of RocksDB's pull request 14428, with RocksDB measured along.
 //! - `btree`: a bare run beside LMDB, and RocksDB with all entries in one sorted run in memory:
-//!   blocks in its cache, with its default options or those for point lookups, or a PlainTable.
+//!   blocks in its cache, with its default options, those for point lookups, or another index
+//!   (`kAuto`, `trie_index`), or a PlainTable.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
 //! - `workloads`: RocksDB and fjall, with a column family or keyspace for each keyspace.
 //! - `scan`: LMDB, with all data in memory.
@@ -175,7 +176,7 @@ struct Btree {
 
 #[derive(clap::Args)]
 struct Ycsb {
-    /// Stores to compare with Forerun's [default: all that are built in, except rocksdb-bloom]
+    /// Stores to compare with Forerun's [default: rocksdb,lmdb,redb,fjall, as far as built in]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     peer: Vec<peers::Peer>,
 

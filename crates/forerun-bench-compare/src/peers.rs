@@ -1,6 +1,8 @@
 //! The stores that are compared with Forerun's, by name. The memtables are in
 //! `rocks/memtable.rs`.
 
+#[cfg(feature = "rocksdb")]
+use crate::rocks::{BlockIndex, RocksDisk, RocksRun};
 use forerun_bench::engine::{Engine, Feature};
 
 /// A store on disk.
@@ -12,6 +14,12 @@ pub enum Peer {
     /// The same with Bloom filters of 10 bits per key
     #[cfg(feature = "rocksdb")]
     RocksdbBloom,
+    /// RocksDB with its default options, but interpolation in evenly spread index blocks (kAuto)
+    #[cfg(feature = "rocksdb")]
+    RocksdbAutoIndex,
+    /// RocksDB with its default options, but a trie as the index of its runs
+    #[cfg(feature = "rocksdb")]
+    RocksdbTrieIndex,
     /// LMDB, with the system's cache
     #[cfg(feature = "lmdb")]
     Lmdb,
@@ -47,9 +55,13 @@ impl Peer {
     pub fn engine(self) -> Box<dyn Engine> {
         match self {
             #[cfg(feature = "rocksdb")]
-            Peer::Rocksdb => Box::new(crate::rocks::RocksDisk { filters: false }),
+            Peer::Rocksdb => Box::new(RocksDisk::Default),
             #[cfg(feature = "rocksdb")]
-            Peer::RocksdbBloom => Box::new(crate::rocks::RocksDisk { filters: true }),
+            Peer::RocksdbBloom => Box::new(RocksDisk::Bloom),
+            #[cfg(feature = "rocksdb")]
+            Peer::RocksdbAutoIndex => Box::new(RocksDisk::AutoIndex),
+            #[cfg(feature = "rocksdb")]
+            Peer::RocksdbTrieIndex => Box::new(RocksDisk::TrieIndex),
             #[cfg(feature = "lmdb")]
             Peer::Lmdb => Box::new(crate::lmdb::Lmdb),
             #[cfg(feature = "redb")]
@@ -66,7 +78,13 @@ pub enum RunPeer {
     /// RocksDB's block-based table with Bloom filters of 10 bits per key
     #[cfg(feature = "rocksdb")]
     Rocksdb,
-    /// OptimizeForPointLookup: the same, and a hash index in each block
+    /// The same with interpolation in index blocks whose keys are spread evenly (kAuto)
+    #[cfg(feature = "rocksdb")]
+    RocksdbAutoIndex,
+    /// The same with a trie as the index
+    #[cfg(feature = "rocksdb")]
+    RocksdbTrieIndex,
+    /// OptimizeForPointLookup: as rocksdb, and a hash index in each block
     #[cfg(feature = "rocksdb")]
     RocksdbPointLookup,
     /// PlainTable: a mapped file with a hash index of whole keys
@@ -90,11 +108,15 @@ impl RunPeer {
     pub fn engine(self) -> Box<dyn Engine> {
         match self {
             #[cfg(feature = "rocksdb")]
-            RunPeer::Rocksdb => Box::new(crate::rocks::RocksRun::Blocks),
+            RunPeer::Rocksdb => Box::new(RocksRun::Blocks(BlockIndex::Binary)),
             #[cfg(feature = "rocksdb")]
-            RunPeer::RocksdbPointLookup => Box::new(crate::rocks::RocksRun::PointLookup),
+            RunPeer::RocksdbAutoIndex => Box::new(RocksRun::Blocks(BlockIndex::Auto)),
             #[cfg(feature = "rocksdb")]
-            RunPeer::RocksdbPlainTable => Box::new(crate::rocks::RocksRun::PlainTable),
+            RunPeer::RocksdbTrieIndex => Box::new(RocksRun::Blocks(BlockIndex::Trie)),
+            #[cfg(feature = "rocksdb")]
+            RunPeer::RocksdbPointLookup => Box::new(RocksRun::PointLookup),
+            #[cfg(feature = "rocksdb")]
+            RunPeer::RocksdbPlainTable => Box::new(RocksRun::PlainTable),
             #[cfg(feature = "lmdb")]
             RunPeer::Lmdb => Box::new(crate::lmdb::Lmdb),
         }

@@ -1,4 +1,29 @@
 //! The cache: its parts, its statistics, and lookups by key.
+//!
+//! ```text
+//!   Cache ┬ index      the item of a hash: a directory, and segments with a lock each
+//!         ├ blocks     the items; runs: large values, of which their items have shares
+//!         ├ limbo      blocks, large values and parts of the index, until no reader has them
+//!         ├ epochs     the pins of readers, and the counters of statistics
+//!         ├ policy     which items to evict; evacuation: the block that is being emptied in steps
+//!         ├ flushes    the number of flushes, and how far the items before them are swept
+//!         ├ budget     the memory limit: index, blocks, runs and the buffers of values charge it
+//!         └ clock      the second, which a thread of the cache or its user advances
+//! ```
+//!
+//! Lookups hold a pin and take no lock. Other threads take locks in this order, and may leave out
+//! any of them:
+//!
+//! ```text
+//!   sweep              generation.rs      during a flush, which skips `evacuation` if it is held
+//!   └─ evacuation      cache.rs           while a block is emptied in steps, or so that none is
+//!   └─ growing         index/mod.rs       while a segment is split
+//!      └─ a segment    index/segment.rs   while items of it change; eviction hooks are called here
+//!         └─ locks under which no other is taken: of the pool of blocks, the queue of limbo,
+//!            free page runs and free segments
+//! ```
+//!
+//! No thread waits for the end of a grace period while it holds one of them.
 
 use crate::blocks::Blocks;
 use crate::blocks::item_layout::Record;

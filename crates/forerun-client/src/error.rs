@@ -96,7 +96,7 @@ pub enum Error {
 #[non_exhaustive]
 pub enum KeyError {
     /// It has no bytes.
-    #[error("it is empty")]
+    #[error("the key is empty")]
     Empty,
     /// It is too long for the protocol.
     #[error("it has {bytes} bytes, where {limit} are allowed")]

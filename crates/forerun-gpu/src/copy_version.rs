@@ -1,57 +1,75 @@
-//! The versions of the row copy, and their kernels. A product build has only the kernels of V5; the
-//! feature `study` adds the others, for measurements.
-//!
-//! | version | a row is copied by | requests |
-//! |---------|--------------------|----------|
-//! | v0 | a thread, byte by byte | each lane on its own row |
-//! | v1 | a thread, a unit at a time | the same, 16 bytes each |
-//! | v2 | a warp | load, store, load, store |
-//! | v3 | a warp | all loads, then all stores |
-//! | v4 | a warp that strides over the rows | as v3; any grid, so it can be limited |
-//! | v5-r1, v5-r2 | a warp, one or two rows at once | as v4, each beginning on a line of 128 bytes across the link (32 for units of one byte) |
-//! | v6 | the bulk copy unit, one operation per run of neighbouring rows | through shared memory; compute capability 9.0 |
-//!
-//! V0 to V4 are the steps of a published study, whose measurements can be repeated.
+//! The versions of the row copy, and their kernels.
 
 use forerun_core::sync::OnceLock;
 
-/// A version of the row copy on the GPU.
+/// How many versions only measurements choose.
+const STUDY: usize = if cfg!(feature = "study") { 6 } else { 0 };
+
+/// A version of the row copy on the GPU. V0 to V4 are the steps of a published study, whose
+/// measurements can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // The table above describes each.
 pub enum KernelVersion {
+    /// A thread copies a row, byte by byte.
+    #[cfg(feature = "study")]
     V0,
+    /// A thread copies a row, a unit of up to 16 bytes at a time.
+    #[cfg(feature = "study")]
     V1,
+    /// A warp copies a row: load, store, load, store.
+    #[cfg(feature = "study")]
     V2,
+    /// A warp copies a row: all loads, then all stores.
+    #[cfg(feature = "study")]
     V3,
+    /// As V3, by warps that stride over the rows, so that the grid can be limited.
+    #[cfg(feature = "study")]
     V4,
+    /// Warps stride over the rows and copy one at a time: all loads, then all stores. Each request
+    /// across the link begins on a line of 128 bytes, or of 32 for units of one byte.
     V5R1,
+    /// As V5R1, two rows at a time.
     V5R2,
+    /// The bulk copy unit copies runs of neighbouring rows through shared memory. Needs compute
+    /// capability 9.0.
+    #[cfg(feature = "study")]
     V6,
 }
 
 impl KernelVersion {
     /// All versions, the oldest first.
-    pub const ALL: [KernelVersion; 8] = [
+    pub const ALL: [KernelVersion; 2 + STUDY] = [
+        #[cfg(feature = "study")]
         KernelVersion::V0,
+        #[cfg(feature = "study")]
         KernelVersion::V1,
+        #[cfg(feature = "study")]
         KernelVersion::V2,
+        #[cfg(feature = "study")]
         KernelVersion::V3,
+        #[cfg(feature = "study")]
         KernelVersion::V4,
         KernelVersion::V5R1,
         KernelVersion::V5R2,
+        #[cfg(feature = "study")]
         KernelVersion::V6,
     ];
 
     /// The name, as [`FromStr`](std::str::FromStr) reads it.
     pub fn name(&self) -> &'static str {
         match self {
+            #[cfg(feature = "study")]
             KernelVersion::V0 => "v0",
+            #[cfg(feature = "study")]
             KernelVersion::V1 => "v1",
+            #[cfg(feature = "study")]
             KernelVersion::V2 => "v2",
+            #[cfg(feature = "study")]
             KernelVersion::V3 => "v3",
+            #[cfg(feature = "study")]
             KernelVersion::V4 => "v4",
             KernelVersion::V5R1 => "v5-r1",
             KernelVersion::V5R2 => "v5-r2",
+            #[cfg(feature = "study")]
             KernelVersion::V6 => "v6",
         }
     }
@@ -65,12 +83,20 @@ impl KernelVersion {
 
     /// Threads that copy one row together.
     pub(crate) fn threads_per_row(&self) -> u64 {
-        if *self <= KernelVersion::V1 { 1 } else { 32 }
+        match self {
+            #[cfg(feature = "study")]
+            KernelVersion::V0 | KernelVersion::V1 => 1,
+            _ => 32,
+        }
     }
 
     /// Whether rows go through the bulk copy unit.
     pub(crate) fn is_bulk(&self) -> bool {
-        *self == KernelVersion::V6
+        match self {
+            #[cfg(feature = "study")]
+            KernelVersion::V6 => true,
+            _ => false,
+        }
     }
 }
 
@@ -198,20 +224,13 @@ fn parse_entry(line: &'static str) -> Option<KernelEntry> {
     let mut number = || words.next()?.parse::<u32>().ok();
     let (number_of, unit, rows, _align, threads) =
         (number()?, number()?, number()?, number()?, number()?);
-    let version = match (number_of, rows) {
-        (0, _) => KernelVersion::V0,
-        (1, _) => KernelVersion::V1,
-        (2, _) => KernelVersion::V2,
-        (3, _) => KernelVersion::V3,
-        (4, _) => KernelVersion::V4,
-        (5, 1) => KernelVersion::V5R1,
-        (5, 2) => KernelVersion::V5R2,
-        (6, _) => KernelVersion::V6,
-        _ => return None,
+    let version = match number_of {
+        5 => format!("v5-r{rows}"),
+        _ => format!("v{number_of}"),
     };
     Some(KernelEntry {
         name,
-        version,
+        version: version.parse().ok()?,
         unit: AccessWidth::ALL
             .into_iter()
             .find(|u| u.bytes() == u64::from(unit))?,
@@ -246,6 +265,7 @@ mod tests {
             assert_eq!(units_of(version), AccessWidth::ALL);
         }
         if !cfg!(feature = "study") {
+            assert_eq!(KernelVersion::ALL.len(), 2);
             assert_eq!(kernels().len(), 2 * AccessWidth::ALL.len());
         }
     }

@@ -100,7 +100,7 @@ impl Store {
                     return Err(Error::OtherTable {
                         path: db.path().display().to_string(),
                         row,
-                        reason: "it is empty".to_owned(),
+                        reason: "the store is empty".to_owned(),
                     });
                 }
                 db.put(DESCRIPTION_KEY, &description)?;

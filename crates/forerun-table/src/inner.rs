@@ -1,4 +1,32 @@
 //! The state that a table's handles and its background thread share.
+//!
+//! ```text
+//!   Table ─ Open ┬ closing       the background thread, until it is joined, and the result
+//!                └ Inner ┬ device            copies of rows; unused once it has failed
+//!                        ├ host              rows, their index and metadata
+//!                        ├ store             the rows on disk, and their last count
+//!                        ├ admission_filter  which rows of the store lookups promote; device has another
+//!                        ├ key_locks         who may write a key, and whether a key changed
+//!                        ├ queue             moves between the tiers that wait for the thread
+//!                        └ clients           what `write_once` has recorded
+//! ```
+//!
+//! A thread takes locks in this order, and may leave out any of them:
+//!
+//! ```text
+//!   closing              close.rs         from the beginning to the end of a close
+//!   └─ a client          clients.rs       during a recorded write of that client
+//!      └─ keys           key_locks.rs     during a write, a move or a flush, in ascending order
+//!         └─ changes     device_tier.rs   while the device's rows change; shared by `Pointers`
+//!         │  └─ table    device_tier.rs   shared by lookups and changes; exclusive to changes on the CPU
+//!         └─ row count   row_count.rs     while a count begins or ends, or keys are noted for the next
+//!         │  └─ the locks of the store
+//!         └─ locks under which no other is taken: of free slots, the queue, the clock's hand and
+//!            free rings
+//! ```
+//!
+//! Slots are reserved before keys are locked, because a thread waits for free slots as long as
+//! readers use them. `when_full` callbacks run under the locks of keys.
 
 use crate::admission::AdmissionFilter;
 use crate::clients::Clients;

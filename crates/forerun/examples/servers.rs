@@ -24,12 +24,13 @@ pub struct Answers {
 
 fn main() -> Result<(), Error> {
     let texts: Vec<String> = std::env::args().skip(1).collect();
-    let servers: Vec<ServerAddress> = match texts.is_empty() {
-        true => vec![ServerAddress::tcp("127.0.0.1", 11211)],
-        false => texts
+    let servers: Vec<ServerAddress> = if texts.is_empty() {
+        vec![ServerAddress::tcp("127.0.0.1", 11211)]
+    } else {
+        texts
             .iter()
             .map(|text| text.parse())
-            .collect::<Result<_, _>>()?,
+            .collect::<Result<_, _>>()?
     };
     let answers = run(servers)?;
     println!("{answers:?}");

@@ -2,10 +2,10 @@
 //! large. A keyspace is a column family.
 //!
 //! The defaults are: memtables of 64 MiB, leveled compaction, blocks of 4 KiB, no filters, no
-//! compression in this build, and a log that is written but not synced. One option can be set
-//! besides the cache: filters of 10 bits per key, which Forerun has by default.
+//! compression in this build, and a log that is written but not synced. Besides the cache, either
+//! filters of 10 bits per key, which Forerun has by default, or another index can be set.
 
-use super::{GET, Kept, MULTIGET, RocksStore};
+use super::{BlockIndex, GET, Kept, MULTIGET, RocksStore, Setting, settings};
 use anyhow::Result;
 use forerun_bench::engine::{
     Engine, Feature, KeyspaceSpec, Store, StoreLocation, StoreRequirements,
@@ -21,18 +21,25 @@ use std::time::Duration;
 pub const FILTER_BITS: f64 = 10.0;
 
 /// RocksDB on disk.
-#[derive(Clone, Copy, Debug)]
-pub struct RocksDisk {
-    /// Whether its runs have filters.
-    pub filters: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RocksDisk {
+    /// The defaults.
+    Default,
+    /// With filters.
+    Bloom,
+    /// With interpolation search where it fits.
+    AutoIndex,
+    /// With a trie as the index.
+    TrieIndex,
 }
 
 impl Engine for RocksDisk {
     fn name(&self) -> &str {
-        if self.filters {
-            "rocksdb-bloom"
-        } else {
-            "rocksdb"
+        match self {
+            RocksDisk::Default => "rocksdb",
+            RocksDisk::Bloom => "rocksdb-bloom",
+            RocksDisk::AutoIndex => "rocksdb-auto-index",
+            RocksDisk::TrieIndex => "rocksdb-trie-index",
         }
     }
 
@@ -41,18 +48,18 @@ impl Engine for RocksDisk {
     }
 
     fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
-        let store = RocksStore::open(
-            self.name(),
-            &self.options(&requirements.place)?,
-            requirements.directory()?,
-            Kept::Levels,
-        )?;
+        let (options, settings) = self.options(&requirements.place)?;
+        let directory = requirements.directory()?;
+        let store = RocksStore::open(self.name(), &options, directory, Kept::Levels)?;
+        store.check_settings(&settings)?;
         Ok(Box::new(store))
     }
 
     fn supports(&self, feature: Feature) -> bool {
         match feature {
-            Feature::Keyspaces | Feature::RangeDeletes | Feature::Ingestion | Feature::Ttl => true,
+            Feature::Keyspaces | Feature::RangeDeletes | Feature::Ttl => true,
+            // Ingested files have no trie.
+            Feature::Ingestion => *self != RocksDisk::TrieIndex,
         }
     }
 
@@ -61,7 +68,7 @@ impl Engine for RocksDisk {
         place: &StoreLocation,
         keyspaces: &[KeyspaceSpec],
     ) -> Result<Vec<Box<dyn Store>>> {
-        let mut options = self.options(place)?;
+        let (mut options, settings) = self.options(place)?;
         options.create_missing_column_families(true);
         let directory = Arc::new(place.directory()?);
         let descriptor = |name: &str, ttl: Option<Duration>| {
@@ -78,6 +85,7 @@ impl Engine for RocksDisk {
         } else {
             DB::open_cf_descriptors(&options, directory.path(), families)?
         };
+        settings::check(directory.path(), &settings)?;
         let db = Arc::new(db);
         let store = |spec: &KeyspaceSpec| -> Box<dyn Store> {
             Box::new(RocksStore {
@@ -95,17 +103,25 @@ impl Engine for RocksDisk {
 }
 
 impl RocksDisk {
-    fn options(&self, place: &StoreLocation) -> Result<Options> {
+    /// RocksDB's options, and the lines of its OPTIONS file that prove them.
+    fn options(&self, place: &StoreLocation) -> Result<(Options, Vec<Setting>)> {
         let mut blocks = BlockBasedOptions::default();
         if let Some(bytes) = place.cache_bytes {
             blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(bytes)?));
         }
-        if self.filters {
+        if *self == RocksDisk::Bloom {
             blocks.set_bloom_filter(FILTER_BITS, false);
         }
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_block_based_table_factory(&blocks);
-        Ok(options)
+        let index = match self {
+            RocksDisk::Default | RocksDisk::Bloom => BlockIndex::Binary,
+            RocksDisk::AutoIndex => BlockIndex::Auto,
+            RocksDisk::TrieIndex => BlockIndex::Trie,
+        };
+        let mut settings = Vec::new();
+        index.select(&mut options, &mut settings)?;
+        Ok((options, settings))
     }
 }

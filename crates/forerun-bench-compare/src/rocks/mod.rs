@@ -4,12 +4,14 @@
 //!  memtable.rs     one memtable, no log, nothing ever flushed       compared with the memtable
 //!  run.rs          one sorted run, all of it in memory              compared with a run
 //!  disk.rs         a store on disk, as programs use it              compared with the store
+//!  block_index.rs  how the block of a key is found in a run
 //!  settings.rs     what RocksDB says that it runs with
 //!  huge_pages.rs   how much of its memory is in huge pages
 //! ```
 //!
 //! This file has the readers and writers of all three.
 
+mod block_index;
 mod disk;
 mod huge_pages;
 mod memtable;
@@ -18,6 +20,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use block_index::BlockIndex;
 pub use disk::{FILTER_BITS, RocksDisk};
 pub use memtable::RocksMemtable;
 pub use run::RocksRun;

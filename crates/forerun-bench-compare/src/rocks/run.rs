@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!  rocksdb               blocks of 4 KiB in the block cache, a Bloom filter of 10 bits per key
+//!  rocksdb-auto-index    the same, with another search of the index (block_index.rs)
+//!  rocksdb-trie-index    the same, with a trie as the index
 //!  rocksdb-point-lookup  the same, and a hash index in each block: OptimizeForPointLookup
 //!  rocksdb-plain-table   a PlainTable: a mapped file of records without blocks, and a hash table
 //!                        from a key to its record's offset
@@ -11,7 +13,7 @@
 //! table's reader, which RocksDB keeps open.
 
 use super::huge_pages::HUGE_PAGE_BYTES;
-use super::{FILTER_BITS, GET, Kept, MULTIGET, RocksStore, Setting};
+use super::{BlockIndex, FILTER_BITS, GET, Kept, MULTIGET, RocksStore, Setting};
 use anyhow::{Result, bail, ensure};
 use forerun_bench::engine::{Engine, Store, StoreRequirements};
 use forerun_bench::workload::{Dataset, EntryBuffer};
@@ -24,7 +26,7 @@ const PLAIN_TABLE_BYTES: u64 = (2 << 30) - (64 << 20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RocksRun {
     /// The block-based format, with filters.
-    Blocks,
+    Blocks(BlockIndex),
     /// The block-based format, optimized for point lookups.
     PointLookup,
     /// PlainTable.
@@ -41,12 +43,13 @@ impl RocksRun {
         // One file, as there is one run.
         let mut file_bytes = u64::MAX / 2;
         match self {
-            RocksRun::Blocks => {
+            RocksRun::Blocks(index) => {
                 let mut blocks = BlockBasedOptions::default();
                 let cache_bytes = usize::try_from(cache_mib << 20)?;
                 blocks.set_block_cache(&Cache::new_lru_cache(cache_bytes));
                 blocks.set_bloom_filter(FILTER_BITS, false);
                 options.set_block_based_table_factory(&blocks);
+                index.select(&mut options, &mut settings)?;
             }
             RocksRun::PointLookup => {
                 options.optimize_for_point_lookup(cache_mib);
@@ -92,7 +95,9 @@ impl RocksRun {
 impl Engine for RocksRun {
     fn name(&self) -> &str {
         match self {
-            RocksRun::Blocks => "rocksdb",
+            RocksRun::Blocks(BlockIndex::Binary) => "rocksdb",
+            RocksRun::Blocks(BlockIndex::Auto) => "rocksdb-auto-index",
+            RocksRun::Blocks(BlockIndex::Trie) => "rocksdb-trie-index",
             RocksRun::PointLookup => "rocksdb-point-lookup",
             RocksRun::PlainTable => "rocksdb-plain-table",
         }

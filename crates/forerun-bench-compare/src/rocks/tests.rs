@@ -51,7 +51,9 @@ fn each_memtable_answers_correctly() {
 #[test]
 fn each_run_answers_correctly() {
     for peer in [
-        RocksRun::Blocks,
+        RocksRun::Blocks(BlockIndex::Binary),
+        RocksRun::Blocks(BlockIndex::Auto),
+        RocksRun::Blocks(BlockIndex::Trie),
         RocksRun::PointLookup,
         RocksRun::PlainTable,
     ] {
@@ -60,6 +62,22 @@ fn each_run_answers_correctly() {
             let store = peer.open_loaded(&data).unwrap().unwrap();
             verify_all(&peer, &*store, &data);
         }
+    }
+}
+
+#[test]
+fn each_store_on_disk_answers_correctly() {
+    for peer in [
+        RocksDisk::Default,
+        RocksDisk::Bloom,
+        RocksDisk::AutoIndex,
+        RocksDisk::TrieIndex,
+    ] {
+        let data = Dataset::new(3000, 16, 0, 100).unwrap();
+        let store = peer.open(&StoreRequirements::of(&data, 3000)).unwrap();
+        engine::load(&mut *store.writer().unwrap(), &data, 0..3000, 7, |_| ()).unwrap();
+        store.wait_idle().unwrap();
+        verify_all(&peer, &*store, &data);
     }
 }
 

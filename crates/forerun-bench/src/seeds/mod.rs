@@ -48,7 +48,7 @@ Examples:
   forerun-bench seeds --report seeds.html                   all five, about 15 minutes
   forerun-bench seeds --seed 004 --json
   forerun-bench seeds --quick                               shows that everything runs
-  forerun-bench seeds --rewrite docs/internals/performance.md
+  forerun-bench seeds --rewrite docs/internals/performance.md --report docs/results/seeds.html
 
 000: HierarchicalKV's pull request 251, pointers found in full GPU tables. 001: Fast H2D, rows \
 gathered from pinned host memory. 002: WiredTiger's WT-16838, prefetches in the search of a page's \
@@ -64,7 +64,7 @@ pub struct Args {
     pub seed: Vec<Seed>,
 
     /// Also rewrites this page's section between the comments `begin: seeds` and `end: seeds`, with
-    /// a row for each headline
+    /// a row for each headline and a link to the page of --report
     #[arg(long, value_name = "FILE.md", conflicts_with = "seed")]
     pub rewrite: Option<PathBuf>,
 
@@ -100,8 +100,9 @@ pub fn run_to(
     out: &mut dyn Write,
 ) -> Result<()> {
     args.output.check()?;
-    let page = args.rewrite.as_deref().map(Page::open);
-    let mut page = page.transpose()?;
+    let report = args.output.report.as_deref();
+    let page = args.rewrite.as_deref();
+    let mut page = page.map(|page| Page::open(page, report)).transpose()?;
     let scale = Scale {
         quick: args.output.quick,
         cores: Cores::available().count(),

@@ -3,14 +3,17 @@
 //! ```text
 //!   … text of the page …
 //!   <!-- begin: seeds -->
-//!   the machine, a table                      replaced as a whole
+//!   the machine, a link, a table              replaced as a whole
 //!   <!-- end: seeds -->
 //!   … text of the page …
 //! ```
+//!
+//! What follows from each row takes two sentences: the link leads to the report that has them.
 
 use super::document::{Document, Format, Headline};
 use super::result_row::SeedRow;
 use anyhow::{Context, Result, ensure};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 const BEGIN: &str = "<!-- begin: seeds -->";
@@ -23,16 +26,19 @@ pub(super) struct Page {
     path: PathBuf,
     before: String,
     after: String,
+    /// The report's address on the page.
+    report: Option<String>,
     /// The rows of the table so far.
     rows: Vec<[String; 5]>,
 }
 
 impl Page {
-    /// Reads a page, before anything is measured.
+    /// Reads a page, before anything is measured. `report` is the file of the report, if one is
+    /// written.
     ///
     /// # Errors
     /// A file that cannot be read, or in which the marks are not once each and in order.
-    pub(super) fn open(path: &Path) -> Result<Page> {
+    pub(super) fn open(path: &Path, report: Option<&Path>) -> Result<Page> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the page {}", path.display()))?;
         for mark in [BEGIN, END] {
@@ -51,6 +57,7 @@ impl Page {
             path: path.to_owned(),
             before: before.to_owned(),
             after: after.to_owned(),
+            report: report.map(|report| link(path, report)).transpose()?,
             rows: Vec::new(),
         })
     }
@@ -82,7 +89,10 @@ impl Page {
     fn section(&self, facts: &[(String, String)]) -> String {
         let facts = facts.iter().take(3).map(|(_, text)| text.as_str());
         let machine = facts.collect::<Vec<_>>().join(", ");
-        let mut text = wrapped(&format!("{machine}; other machines are named."));
+        let report = self.report.as_deref().map_or_else(String::new, |report| {
+            format!(" [All rows, and what follows from each]({report}).")
+        });
+        let mut text = wrapped(&format!("{machine}; other machines are named.{report}"));
         text.push_str("\n|seed|row|its figure|ours|measured|\n|---|---|---|---|---|\n");
         for row in &self.rows {
             text.push_str(&format!("|{}|\n", row.join("|")));
@@ -130,6 +140,21 @@ fn cells(document: &Document, headline: &Headline, row: &SeedRow) -> [String; 5]
     ]
 }
 
+/// The address of a file in links on a page.
+fn link(page: &Path, file: &Path) -> Result<String> {
+    let (page, file) = (std::path::absolute(page)?, std::path::absolute(file)?);
+    let both = page.components().zip(file.components());
+    let shared = both.take_while(|(page, file)| page == file).count();
+    // The last component is the page itself.
+    let up = page
+        .components()
+        .skip(shared + 1)
+        .map(|_| Cow::Borrowed(".."));
+    let down = file.components().skip(shared);
+    let down = down.map(|part| part.as_os_str().to_string_lossy());
+    Ok(up.chain(down).collect::<Vec<_>>().join("/"))
+}
+
 /// The words in lines.
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
@@ -162,17 +187,22 @@ mod tests {
         let path = folder.path().join("page.md");
         let text = |section: &str| format!("# A page\n\n{BEGIN}\n{section}{END}\n\nmore\n");
         std::fs::write(&path, text("old\n")).unwrap();
-        let mut page = Page::open(&path).unwrap();
+        let report = folder.path().join("results/seeds.html");
+        let mut page = Page::open(&path, Some(&report)).unwrap();
         page.rows
             .push(["004", "a: b", "-", "c 2x", "here"].map(str::to_owned));
         page.write(&[("CPU".into(), "a CPU ".repeat(20))]).unwrap();
         let written = std::fs::read_to_string(&path).unwrap();
         assert!(written.starts_with("# A page\n") && written.ends_with("\n\nmore\n"));
         assert!(written.contains("|004|a: b|-|c 2x|here|\n"), "{written}");
+        assert!(
+            written.contains("each](results/seeds.html).\n"),
+            "{written}"
+        );
         assert!(!written.contains("old"));
         assert!(written.lines().all(|line| line.chars().count() <= COLUMNS));
         // Once more gives the same.
-        let again = Page::open(&path).unwrap();
+        let again = Page::open(&path, None).unwrap();
         assert_eq!((again.before, again.after), (page.before, page.after));
     }
 
@@ -186,11 +216,28 @@ mod tests {
             (format!("{END}{BEGIN}"), "comes before"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let error = format!("{:#}", Page::open(&path).err().unwrap());
+            let error = format!("{:#}", Page::open(&path, None).err().unwrap());
             assert!(error.contains(word) && error.contains("page.md"), "{error}");
         }
-        let error = Page::open(&folder.path().join("none.md")).err().unwrap();
+        let error = Page::open(&folder.path().join("none.md"), None)
+            .err()
+            .unwrap();
         assert!(format!("{error:#}").contains("none.md"), "{error:#}");
+    }
+
+    #[test]
+    fn a_link_goes_up_to_what_both_files_share() {
+        for (page, file, expected) in [
+            (
+                "docs/internals/a.md",
+                "docs/results/x/b.html",
+                "../results/x/b.html",
+            ),
+            ("a.md", "b.html", "b.html"),
+            ("docs/a/b/c.md", "d.html", "../../../d.html"),
+        ] {
+            assert_eq!(link(Path::new(page), Path::new(file)).unwrap(), expected);
+        }
     }
 
     #[test]

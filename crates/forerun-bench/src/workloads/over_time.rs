@@ -33,8 +33,12 @@ pub struct Point {
     pub second: f64,
     /// The number of operations.
     pub operations: u64,
-    /// The 99th percentile of their latencies, in microseconds.
+    /// The median of their latencies, in microseconds.
+    pub p50_us: f64,
+    /// The 99th percentile.
     pub p99_us: f64,
+    /// The 99.9th percentile: the maximum if there are fewer than 1,000 operations.
+    pub p999_us: f64,
     /// The highest latency.
     pub max_us: f64,
 }
@@ -74,12 +78,16 @@ impl OverTime {
     /// The intervals in which an operation was to start.
     pub(super) fn points(&self) -> Vec<Point> {
         let micros = |nanoseconds: u64| nanoseconds as f64 / 1000.0;
+        let quantile =
+            |latencies: &Histogram<u32>, share| micros(latencies.value_at_quantile(share));
         let intervals = self.intervals.iter().enumerate();
         let made = intervals.filter(|(_, latencies)| !latencies.is_empty());
         made.map(|(number, latencies)| Point {
             second: number as f64 * self.interval.as_secs_f64(),
             operations: latencies.len(),
-            p99_us: micros(latencies.value_at_quantile(0.99)),
+            p50_us: quantile(latencies, 0.5),
+            p99_us: quantile(latencies, 0.99),
+            p999_us: quantile(latencies, 0.999),
             max_us: micros(latencies.max()),
         })
         .collect()
@@ -137,9 +145,19 @@ mod tests {
         let at: Vec<f64> = points.iter().map(|point| point.second).collect();
         assert_eq!(at, [0.0, 2.0]);
         assert_eq!((points[0].operations, points[1].operations), (1000, 1));
-        assert!((points[0].p99_us / 990.0 - 1.0).abs() < 0.01);
-        assert!((points[0].max_us / 1000.0 - 1.0).abs() < 0.01);
-        assert!((points[1].p99_us / 7000.0 - 1.0).abs() < 0.01);
+        for (found, expected) in [
+            (points[0].p50_us, 500.0),
+            (points[0].p99_us, 990.0),
+            (points[0].p999_us, 999.0),
+            (points[0].max_us, 1000.0),
+            (points[1].p50_us, 7000.0),
+            (points[1].p999_us, 7000.0),
+        ] {
+            assert!(
+                (found / expected - 1.0_f64).abs() < 0.01,
+                "{found} {expected}"
+            );
+        }
     }
 
     #[test]

@@ -175,10 +175,10 @@ fn panel(row: &WorkloadRow) -> String {
 /// A figure of a second.
 type Figure = fn(&Point) -> f64;
 
-/// Lines of the maximum and the 99th percentile of each engine, over time.
+/// Lines of the percentiles and the maximum of each engine, over time.
 fn plot(rows: &[&WorkloadRow]) -> Chart {
     let mut chart = Chart::new("Latency over time", Shape::Lines);
-    chart.note = "The maximum and the 99th percentile of each second.".into();
+    chart.note = "The median, high percentiles and the maximum of each second.".into();
     chart.y_label = "microseconds".into();
     chart.x_label = "second".into();
     chart.scale = Scale::Log;
@@ -188,8 +188,12 @@ fn plot(rows: &[&WorkloadRow]) -> Chart {
     seconds.dedup();
     chart.x = seconds.iter().map(|second| second.to_string()).collect();
     for row in rows {
-        let lines: [(&str, Figure); 2] =
-            [("max", |point| point.max_us), ("p99", |point| point.p99_us)];
+        let lines: [(&str, Figure); 4] = [
+            ("max", |point| point.max_us),
+            ("p99.9", |point| point.p999_us),
+            ("p99", |point| point.p99_us),
+            ("p50", |point| point.p50_us),
+        ];
         for (name, value_of) in lines {
             let at = |second: &f64| {
                 let mut points = row.over_time.iter();
@@ -214,7 +218,9 @@ mod tests {
         let point = |second| Point {
             second,
             operations: 7,
+            p50_us: max_us / 100.0,
             p99_us: max_us / 10.0,
+            p999_us: max_us / 2.0,
             max_us,
         };
         WorkloadRow {
@@ -276,14 +282,13 @@ mod tests {
         assert_eq!(charts.len(), 2);
         assert_eq!(charts[0].x, ["0", "2"]);
         let names: Vec<&str> = charts[0].series.iter().map(|s| &*s.name).collect();
-        assert_eq!(
-            names,
-            ["forerun max", "forerun p99", "fjall max", "fjall p99"]
-        );
-        assert_eq!(
-            charts[0].series[2].values[1],
-            Some((8000.0, 8000.0, 8000.0))
-        );
+        let figures = ["max", "p99.9", "p99", "p50"];
+        let expected =
+            ["forerun", "fjall"].map(|engine| figures.map(|figure| format!("{engine} {figure}")));
+        assert_eq!(names, expected.concat());
+        let second = |at: usize| charts[0].series[at].values[1];
+        assert_eq!(second(4), Some((8000.0, 8000.0, 8000.0)));
+        assert_eq!(second(7), Some((80.0, 80.0, 80.0)));
         assert_eq!(report.tiles[0].value, "0.70 ms");
         check_html(&report.to_html()).unwrap();
     }

@@ -45,7 +45,7 @@ impl CsvRows {
         };
         let Some(header) = header else {
             return Err(heading_error(
-                "it is empty: a header with the column names is required".to_owned(),
+                "the input is empty: a header with the column names is required".to_owned(),
             ));
         };
         if header.has_text_after_quote {
@@ -278,7 +278,7 @@ mod tests {
         };
         assert_eq!(
             error(b""),
-            "test: it is empty: a header with the column names is required"
+            "test: the input is empty: a header with the column names is required"
         );
         assert_eq!(
             error(b"a,b,c\n"),

@@ -228,7 +228,7 @@ fn an_input_that_cannot_be_read_makes_no_store() {
     assert!(
         workspace
             .fails(3, &["load", "db", "empty.csv", "--key", "id"])
-            .contains("it is empty")
+            .contains("the input is empty")
     );
     let reported = workspace.fails(3, &["load", "db", "a.csv", "--key", "id"]);
     assert!(

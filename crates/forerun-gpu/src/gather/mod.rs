@@ -47,8 +47,10 @@ mod request;
 mod staging;
 mod unsized_rows;
 
+#[cfg(feature = "study")]
+pub use crate::copy_version::units_of;
 pub use crate::copy_version::{
-    AccessWidth, KernelVersion, UnknownAccessWidth, UnknownKernelVersion, units_of,
+    AccessWidth, KernelVersion, UnknownAccessWidth, UnknownKernelVersion,
 };
 pub use crate::gather_error::{GatherError, Operand, Side};
 pub use crate::memory_type::{MemoryType, PointerAttributes};

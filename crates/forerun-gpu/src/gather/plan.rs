@@ -370,8 +370,11 @@ fn in_flight_bytes(entry: &KernelEntry, row_bytes: u64, blocks: u64) -> u64 {
     let unit = entry.unit.bytes();
     let (rows, bytes) = match entry.version {
         // Each lane waits for one unit.
+        #[cfg(feature = "study")]
         KernelVersion::V0 | KernelVersion::V1 => (WARP, unit),
+        #[cfg(feature = "study")]
         KernelVersion::V2 => (1, row_bytes.min(WARP * unit)),
+        #[cfg(feature = "study")]
         KernelVersion::V3 | KernelVersion::V4 => (1, row_bytes.min(4 * WARP * unit)),
         _ => (u64::from(entry.rows), row_bytes.min(2 * WARP * unit)),
     };

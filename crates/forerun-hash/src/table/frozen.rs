@@ -70,7 +70,7 @@ impl FrozenHashTable {
     /// The value of a key.
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
-        lookup::find::<Frozen>(self.directory(), self.table.permutation.hash(key))
+        lookup::get::<Frozen>(self.directory(), self.table.permutation.hash(key))
     }
 
     /// Whether a key is present.
@@ -81,7 +81,7 @@ impl FrozenHashTable {
     /// Looks up a batch, as [`HashTable::find`] does.
     pub fn find(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
         let permutation = self.table.permutation;
-        lookup::find_batch::<Frozen>(|| self.directory(), permutation, keys, values, found)
+        lookup::find::<Frozen>(|| self.directory(), permutation, keys, values, found)
     }
 
     /// The number of entries.

@@ -66,7 +66,7 @@ impl<'a, A: Access> Key<'a, A> {
     fn probe<S: Simd>(&self, simd: S, view: impl FnOnce() -> View<'a>) -> Probe {
         match self.try_probe(simd) {
             Ok(probe) => probe,
-            Err(Moved) => find_again::<A>(view(), self.hash).into(),
+            Err(Moved) => get_again::<A>(view(), self.hash).into(),
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a, A: Access> Key<'a, A> {
     fn probe_second<S: Simd>(&self, simd: S, view: View<'a>, bucket: &Bucket) -> Probe {
         match self.try_probe_second(simd, bucket) {
             Ok(probe) => probe,
-            Err(Moved) => find_again::<A>(view, self.hash).into(),
+            Err(Moved) => get_again::<A>(view, self.hash).into(),
         }
     }
 
@@ -166,16 +166,16 @@ fn probe<S: Simd, A: Access>(simd: S, bucket: &Bucket, identity: Identity) -> Pr
 
 /// The value of a hash.
 #[inline(always)]
-pub(super) fn find<A: Access>(directory: &Directory, hash: u64) -> Option<u64> {
+pub(super) fn get<A: Access>(directory: &Directory, hash: u64) -> Option<u64> {
     let view = directory.views().of(hash);
-    match try_find::<A>(view, hash) {
+    match try_get::<A>(view, hash) {
         Ok(found) => found,
-        Err(Moved) => find_again::<A>(view, hash),
+        Err(Moved) => get_again::<A>(view, hash),
     }
 }
 
 #[inline(always)]
-pub(super) fn try_find<A: Access>(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
+pub(super) fn try_get<A: Access>(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
     let mut key = Key::<A>::new(view, hash);
     key.seen = A::begin_read(key.version);
     let first = key.try_probe(Scalar::new())?;
@@ -190,11 +190,11 @@ pub(super) fn try_find<A: Access>(view: View<'_>, hash: u64) -> Result<Option<u6
 }
 
 #[cold]
-fn find_again<A: Access>(view: View<'_>, hash: u64) -> Option<u64> {
+fn get_again<A: Access>(view: View<'_>, hash: u64) -> Option<u64> {
     loop {
         // The writer needs a few more nanoseconds, or much longer if it was descheduled.
         thread::yield_now();
-        if let Ok(found) = try_find::<A>(view, hash) {
+        if let Ok(found) = try_get::<A>(view, hash) {
             return found;
         }
     }
@@ -202,7 +202,7 @@ fn find_again<A: Access>(view: View<'_>, hash: u64) -> Option<u64> {
 
 /// Looks up a batch as long as the shortest slice. `directory` is called for the directory to use,
 /// now and then. Returns the number of keys found.
-pub(super) fn find_batch<'d, A: Access>(
+pub(super) fn find<'d, A: Access>(
     directory: impl Fn() -> &'d Directory,
     permutation: Permutation,
     keys: &[u64],
@@ -219,7 +219,7 @@ pub(super) fn find_batch<'d, A: Access>(
     let (keys, values, found) = (&keys[..len], &mut values[..len], &mut found[..len]);
     if len < BATCH_MIN {
         for ((&key, value), found) in keys.iter().zip(values).zip(&mut *found) {
-            let answer = find::<A>(directory(), permutation.hash(key));
+            let answer = get::<A>(directory(), permutation.hash(key));
             *value = answer.unwrap_or(*value);
             *found = answer.is_some();
         }

@@ -9,7 +9,7 @@
 
 use super::bucket::{SLOTS, Side};
 use super::directory::View;
-use super::lookup::{Moved, try_find};
+use super::lookup::{Moved, try_get};
 use super::segment::{Segment, SlotRef};
 use super::version::Shared;
 use forerun_core::Pages;
@@ -42,7 +42,7 @@ fn remove(segment: &Segment, hash: u64) {
 
 /// What a lookup finds; `None` if it has to retry.
 fn find(segment: &Segment, hash: u64) -> Option<Option<u64>> {
-    match try_find::<Shared>(View::from(segment), hash) {
+    match try_get::<Shared>(View::from(segment), hash) {
         Ok(found) => Some(found),
         Err(Moved) => None,
     }

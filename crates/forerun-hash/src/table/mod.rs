@@ -505,14 +505,14 @@ impl HashTableGuard<'_> {
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
         let table = self.table;
-        lookup::find::<Shared>(table.directory(&self.guard), table.permutation.hash(key))
+        lookup::get::<Shared>(table.directory(&self.guard), table.permutation.hash(key))
     }
 
     /// See [`HashTable::find`].
     pub fn find(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
         let directory = || self.table.directory(&self.guard);
         let permutation = self.table.permutation;
-        lookup::find_batch::<Shared>(directory, permutation, keys, values, found)
+        lookup::find::<Shared>(directory, permutation, keys, values, found)
     }
 }
 

@@ -337,12 +337,13 @@ impl ClientThread<'_> {
             }
         }
         let known = &self.simulation.stamps;
-        let seen = match by_snapshot {
-            true => known.check_moment(&stamps, min_visible),
+        let seen = if by_snapshot {
+            known.check_moment(&stamps, min_visible)
+        } else {
             // The stamps were read one after another, so none may be older than the one before.
-            false => stamps.chunks(1).try_fold(min_visible, |min_visible, one| {
+            stamps.chunks(1).try_fold(min_visible, |min_visible, one| {
                 known.check(one, min_visible)
-            }),
+            })
         };
         self.seen = seen.map_err(Stop::Violation)?;
         Ok(())

@@ -28,7 +28,7 @@ pub(super) enum Arrived {
     Nothing,
     /// The peer sends no more bytes.
     End,
-    /// The peer breaks the rules of TLS. The alert that says so is sent, or will be.
+    /// The peer violated the TLS protocol. The alert that says so is sent, or will be.
     Refused,
 }
 

@@ -451,7 +451,7 @@ fn a_read_only_table_is_never_created() {
     let opened = builder(&empty).store_options(options.clone()).open();
     let words = refusal(opened);
     assert!(words.contains("does not hold a table"), "{words}");
-    assert!(words.contains("it is empty"), "{words}");
+    assert!(words.contains("the store is empty"), "{words}");
     std::fs::create_dir(&none).unwrap();
     let words = refusal(builder(&none).store_options(options.clone()).open());
     assert!(words.contains("is not a Forerun store"), "{words}");

@@ -30,11 +30,15 @@ impl Kind {
     pub(crate) fn of(path: &Path, text: &str) -> Option<Kind> {
         let Some(extension) = path.extension() else {
             let first = text.lines().next()?;
-            return match first.starts_with('#') {
-                true if first.contains("python") => Some(Kind::Python),
-                true => Some(Kind::Script),
-                false => None,
-            };
+            if !first.starts_with('#') {
+                return None;
+            }
+            let is_python = first.contains("python");
+            return Some(if is_python {
+                Kind::Python
+            } else {
+                Kind::Script
+            });
         };
         match extension.to_str()? {
             "rs" => Some(Kind::Rust),
