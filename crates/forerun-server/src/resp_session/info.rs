@@ -137,10 +137,9 @@ impl Call<'_, '_> {
             if calls == 0 && rejected == 0 {
                 continue;
             }
-            let us_per_call = stats.us_per_call();
-            let us = us_per_call * calls as f64;
+            let (us, us_per_call) = (stats.us(), stats.us_per_call());
             let counts = format_args!(
-                "calls={calls},usec={us:.0},usec_per_call={us_per_call:.2},\
+                "calls={calls},usec={us},usec_per_call={us_per_call:.2},\
                  rejected_calls={rejected},failed_calls={failed}"
             );
             lines.put(&format!("cmdstat_{}", spec.name), counts);
