@@ -146,6 +146,11 @@ impl Spec {
 }
 
 impl Subcommand {
+    /// Whether it is `CLIENT REPLY`, which may hide replies.
+    pub(crate) fn is_reply_switch(&self) -> bool {
+        self.of == Command::Client && self.name == "reply"
+    }
+
     pub(crate) fn takes(&self, arguments: usize) -> bool {
         fits(self.arity, arguments)
     }

@@ -134,7 +134,13 @@ impl RespSession {
             }
             // One that is queued is checked as far as possible.
             Some(spec) if self.transaction.is_some() && has_subcommands(spec, arguments) => {
-                subcommand(spec, arguments).err()
+                match subcommand(spec, arguments) {
+                    // `EXEC` announces how many replies follow, so none of them may be hidden.
+                    Ok(found) if found.is_reply_switch() => {
+                        Some(texts::NOT_IN_MULTI.as_bytes().to_vec())
+                    }
+                    found => found.err(),
+                }
             }
             Some(_) => None,
         };

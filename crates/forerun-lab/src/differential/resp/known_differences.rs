@@ -41,8 +41,13 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(
         VALKEY,
-        "`MULTI` and `WATCH` within a transaction abort it, and `CLIENT REPLY` is refused there. \
-         In Redis 7.0 the first two are errors that leave it as it is, and the third is queued.",
+        "`MULTI` and `WATCH` within a transaction abort it. In Redis 7.0 they are errors that \
+         leave it as it is.",
+    ),
+    not_generated(
+        REDIS,
+        "`CLIENT REPLY` is queued in a transaction, and may then hide an answer that `EXEC` has \
+         counted. In Valkey 9.1 it is refused.",
     ),
     not_generated(
         VALKEY,
