@@ -16,6 +16,7 @@ use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
 use crate::resp::client_names::ClientNames;
 use crate::resp::command_spec::COMMANDS_LEN;
+use crate::resp::inert_settings::InertSettings;
 use crate::resp::script::Scripts;
 use crate::settings::{ReportedOptions, Settings};
 use crate::system::System;
@@ -166,6 +167,7 @@ pub struct Shared {
 pub(crate) struct RespState {
     pub(crate) clients: Arc<ClientNames>,
     pub(crate) scripts: Scripts,
+    pub(crate) settings: InertSettings,
 }
 
 /// The counters of all threads, and their sums at the last `stats reset`.
