@@ -10,11 +10,11 @@ pub(crate) enum Command {
     Acl, Append, Asking, Auth, Client, Cluster, Command, Config, Copy, Dbsize, Decr, Decrby, Del,
     Delifeq, Discard, Echo, Eval, Evalsha, Exec, Exists, Expire, Expireat, Expiretime, Flushall,
     Flushdb, Function, Get, Getdel, Getex, Getrange, Getset, Hdel, Hello, Hexists, Hget, Hgetall,
-    Hincrby, Hincrbyfloat, Hkeys, Hlen, Hmget, Hmset, Hscan, Hset, Hsetnx, Hstrlen, Hvals, Incr,
-    Incrby, Incrbyfloat, Info, Keys, Latency, Memory, Mget, Move, Mset, Msetex, Msetnx, Multi,
-    Object, Persist, Pexpire, Pexpireat, Pexpiretime, Ping, Psetex, Pttl, Quit, Randomkey, Readonly,
-    Readwrite, Rename, Renamenx, Reset, Role, Scan, Script, Select, Set, Setex, Setnx, Setrange,
-    Slowlog, Strlen, Substr, Time, Touch, Ttl, Type, Unlink, Unwatch, Watch,
+    Hgetdel, Hincrby, Hincrbyfloat, Hkeys, Hlen, Hmget, Hmset, Hrandfield, Hscan, Hset, Hsetnx,
+    Hstrlen, Hvals, Incr, Incrby, Incrbyfloat, Info, Keys, Latency, Memory, Mget, Move, Mset,
+    Msetex, Msetnx, Multi, Object, Persist, Pexpire, Pexpireat, Pexpiretime, Ping, Psetex, Pttl,
+    Quit, Randomkey, Readonly, Readwrite, Rename, Renamenx, Reset, Role, Scan, Script, Select, Set,
+    Setex, Setnx, Setrange, Slowlog, Strlen, Substr, Time, Touch, Ttl, Type, Unlink, Unwatch, Watch,
 }
 
 /// The number of commands.
