@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use forerun_core::sync::time;
 
 use crate::counters::Counter;
+use crate::error_counters::ErrorCounters;
 use crate::resp::command_spec::{COMMANDS_LEN, Command};
 
 /// The first calls of a command are timed, as many as this, and then one in as many.
@@ -36,17 +37,24 @@ struct CommandCounter {
 
 /// The counts of one thread.
 #[derive(Debug)]
-pub(crate) struct CommandCounters(Box<[CommandCounter]>);
+pub(crate) struct CommandCounters {
+    commands: Box<[CommandCounter]>,
+    /// The errors among the replies of all commands.
+    pub(crate) errors: ErrorCounters,
+}
 
 impl Default for CommandCounters {
     fn default() -> Self {
-        Self((0..COMMANDS_LEN).map(|_| Default::default()).collect())
+        Self {
+            commands: (0..COMMANDS_LEN).map(|_| Default::default()).collect(),
+            errors: ErrorCounters::default(),
+        }
     }
 }
 
 impl CommandCounters {
     fn of(&self, command: Command) -> &CommandCounter {
-        &self.0[command as usize]
+        &self.commands[command as usize]
     }
 
     /// Begins a call, or a batch of calls. `None`: this one is not timed.
@@ -111,7 +119,7 @@ pub(crate) struct CommandStats {
 impl CommandStats {
     /// Adds a thread's counts of all commands.
     pub(crate) fn add(all: &mut [CommandStats; COMMANDS_LEN], counters: &CommandCounters) {
-        for (sum, counter) in all.iter_mut().zip(&counters.0) {
+        for (sum, counter) in all.iter_mut().zip(&counters.commands) {
             sum.calls = sum.calls.wrapping_add(counter.calls.get());
             sum.failed = sum.failed.wrapping_add(counter.failed.get());
             sum.rejected = sum.rejected.wrapping_add(counter.rejected.get());

@@ -116,6 +116,24 @@ fn fits(arity: i64, arguments: usize) -> bool {
 }
 
 impl Spec {
+    /// Whether the second word may be a subcommand.
+    #[inline]
+    pub(crate) fn has_subcommands(&self) -> bool {
+        matches!(
+            self.command,
+            Command::Acl
+                | Command::Client
+                | Command::Command
+                | Command::Config
+                | Command::Function
+                | Command::Latency
+                | Command::Memory
+                | Command::Object
+                | Command::Script
+                | Command::Slowlog
+        )
+    }
+
     /// Whether the command takes so many arguments, its name included.
     #[inline]
     pub(crate) fn takes(&self, arguments: usize) -> bool {

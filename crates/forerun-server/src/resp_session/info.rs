@@ -4,6 +4,7 @@ use std::fmt::{Display, Write};
 
 use forerun_core::sync::time;
 
+use crate::error_counters::ERROR_KINDS;
 use crate::process::{ResidentMemory, cpu_time};
 use crate::resp::command_list::COMMANDS;
 use crate::shared::Counts;
@@ -12,7 +13,7 @@ use super::call::Call;
 use super::config_command::policy;
 
 /// Redis' sections. Those that have nothing to tell here are empty.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "server",
     "clients",
     "memory",
@@ -21,6 +22,7 @@ const SECTIONS: [&str; 10] = [
     "replication",
     "cpu",
     "commandstats",
+    "errorstats",
     "cluster",
     "keyspace",
 ];
@@ -95,6 +97,13 @@ impl Call<'_, '_> {
                 lines.put("used_cpu_user", user);
             }
             "commandstats" => self.put_command_stats(lines),
+            "errorstats" => {
+                let counts = self.context.shared.error_stats();
+                let kinds = ERROR_KINDS.iter().zip(counts);
+                for (kind, count) in kinds.filter(|(_, count)| *count > 0) {
+                    lines.put(&format!("errorstat_{kind}"), format_args!("count={count}"));
+                }
+            }
             "cluster" => lines.put("cluster_enabled", 0),
             _ => {
                 let cache = self.context.cache;
@@ -205,5 +214,39 @@ fn human(bytes: u64) -> String {
     match unit {
         0 => format!("{bytes}B"),
         _ => format!("{value:.2}{}", units[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_client::TestClient;
+
+    #[test]
+    fn info_counts_errors_by_their_first_word() {
+        let mut client = TestClient::new();
+        client.ask("SET a x");
+        for line in ["FOO", "INCR a", "GET", "HGET a f", "MULTI", "BAR", "EXEC"] {
+            client.ask(line);
+        }
+        let counts = |client: &mut TestClient, section: &str| {
+            let info = client.ask(section);
+            let lines = info
+                .split("\r\n")
+                .filter(|line| line.starts_with("errorstat_"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let expected = [
+            "errorstat_ERR:count=4",
+            "errorstat_EXECABORT:count=1",
+            "errorstat_WRONGTYPE:count=1",
+        ];
+        for section in ["INFO errorstats", "INFO", "INFO all"] {
+            assert_eq!(counts(&mut client, section), expected, "{section}");
+        }
+        client.ask("CONFIG RESETSTAT");
+        assert!(counts(&mut client, "INFO").is_empty());
+        client.send(b"*x\r\n");
+        let other = counts(&mut client.another(), "INFO errorstats");
+        assert_eq!(other, ["errorstat_ERR:count=1"]);
     }
 }
