@@ -194,7 +194,9 @@ impl Call<'_, '_> {
         lines.put("total_net_input_bytes", sessions.bytes_read);
         lines.put("total_net_output_bytes", sessions.bytes_written);
         lines.put("rejected_connections", connections.rejected_connections);
-        lines.put("expired_keys", cache.expired);
+        // A flush counts no keys in Redis.
+        let expired = cache.expired.saturating_sub(cache.flushed);
+        lines.put("expired_keys", expired);
         lines.put("evicted_keys", cache.evictions);
         lines.put("keyspace_hits", sessions.get_hits);
         lines.put("keyspace_misses", sessions.get_misses);
@@ -220,6 +222,24 @@ fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::test_client::TestClient;
+
+    #[test]
+    fn a_flush_expires_no_keys() {
+        let mut client = TestClient::new();
+        let mut expired = |line: &str| {
+            client.ask(line);
+            client.cache.advance_ms(client.cache.now_ms() + 60);
+            client.cache.remove_expired();
+            let info = client.ask("INFO stats");
+            let (_, rest) = info.split_once("\r\nexpired_keys:").expect("a line");
+            rest.split("\r\n").next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(expired("MSET a 1 b 2 c 3"), "0");
+        assert_eq!(expired("SET a 1 PX 50"), "1");
+        assert_eq!(expired("SET d 1 PX 90"), "1");
+        assert_eq!(expired("FLUSHALL"), "1");
+        assert_eq!(expired("PING"), "1");
+    }
 
     #[test]
     fn info_counts_errors_by_their_first_word() {
