@@ -80,8 +80,8 @@ impl CommandCounters {
         self.of(command).calls.add(calls);
     }
 
-    /// Notes what the last calls have taken, which are counted already. Those since the earlier ones
-    /// with a time are taken to be as long.
+    /// Notes what the last calls have taken, which are counted already. Those since the last time
+    /// that was noted are taken to be as long.
     pub(crate) fn add_time(&self, command: Command, calls: u64, taken: Duration) {
         let counter = self.of(command);
         let new_calls = counter.calls.get() - counter.covered_calls.get();

@@ -2,7 +2,7 @@
 //! those of `counters.rs`.
 //!
 //! ```text
-//!   -WRONGTYPE Operation against …  ──►  WRONGTYPE: 1      one of KINDS: all errors begin with these
+//!   -WRONGTYPE Operation against …  ──►  WRONGTYPE: 1      one of ERROR_KINDS: all errors begin so
 //! ```
 
 use crate::counters::Counter;

@@ -5,7 +5,7 @@
 //!                                         └ dropped with its session, which removes the entry
 //! ```
 //!
-//! Each request notes its command, so that has a place of its own, outside the lock.
+//! Each request notes its command, which therefore has a place of its own, outside the lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
