@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn settings_without_an_effect_keep_the_number_they_are_given() {
         let not_a_number = "-ERR CONFIG SET failed (possibly related to argument \
-                            'list-max-listpack-size') - argument couldn't be parsed into an integer";
+                            'list-max-listpack-size') - argument couldn't be parsed into an \
+                            integer";
         converse(
             &mut TestClient::new(),
             &[
