@@ -96,6 +96,11 @@ def pytest(python, arguments, cwd, environment=(), timeout_s=600):
     return junit(report)
 
 
+def list_path(name):
+    """The file of a list of outcomes."""
+    return HERE / "expected" / f"{name}.txt"
+
+
 def read_list(path):
     """The outcomes and reasons of a list, by test."""
     known = {}
@@ -147,7 +152,7 @@ def report(suite, list_name, outcomes, record, is_listed):
             print(f"  {outcome}: {name}  {why}")
     if not is_listed:
         return 0
-    path = HERE / "expected" / f"{list_name}.txt"
+    path = list_path(list_name)
     known = read_list(path)
     if record:
         write_list(path, list_name, outcomes, known)

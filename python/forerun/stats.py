@@ -139,6 +139,7 @@ class CacheStats(TypedDict):
     evicted_with_ttl: int
     last_evicted_idle_s: int
     expired: int
+    flushed: int
     expired_unfetched: int
     sweeps: int
     swept_items: int

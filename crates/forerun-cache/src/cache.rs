@@ -264,6 +264,7 @@ impl Cache {
             // Relaxed: a statistic, which orders nothing.
             last_evicted_idle_s: self.last_evicted_idle_s.load(Relaxed).into(),
             expired: of(Count::Expired),
+            flushed: of(Count::Flushed),
             expired_unfetched: of(Count::ExpiredUnfetched),
             sweeps: of(Count::Sweeps),
             swept_items: of(Count::SweptItems),

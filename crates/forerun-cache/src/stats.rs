@@ -38,6 +38,8 @@ metrics! {
         gauge last_evicted_idle_s: u64,
         /// Expired or flushed items that were reclaimed.
         counter expired: u64,
+        /// Those of them that were flushed.
+        counter flushed: u64,
         /// Reclaimed items that had not been read since they were stored.
         counter expired_unfetched: u64,
         /// Sweeps through all items for expired ones
@@ -95,6 +97,7 @@ pub(crate) enum Count {
     EvictedUnfetched,
     EvictedWithTtl,
     Expired,
+    Flushed,
     ExpiredUnfetched,
     Sweeps,
     SweptItems,

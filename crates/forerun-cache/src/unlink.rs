@@ -61,7 +61,8 @@ impl Cache {
         }
         let counters = pinned.counters();
         let moment = self.moment();
-        if record.generation() == moment.generation() {
+        let is_flushed = record.generation() != moment.generation();
+        if !is_flushed {
             counters.remove_item(moment.flushes, item_bytes);
             self.count_in_keyspace(pinned, moment.flushes, record.key(), 1u64.wrapping_neg());
         }
@@ -70,6 +71,7 @@ impl Cache {
             RemovalCause::Removed => {}
             RemovalCause::Expired => {
                 counters.add(Count::Expired, 1);
+                counters.add(Count::Flushed, is_flushed.into());
                 counters.add(Count::ExpiredUnfetched, unfetched);
             }
             RemovalCause::Evicted => {

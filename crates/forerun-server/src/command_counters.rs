@@ -6,8 +6,8 @@
 //!   └── timed ──┘       the first calls of a command, then one in 16
 //! ```
 //!
-//! To read the clock twice takes as long as a tenth of a short request, so the time of the others
-//! is taken to be the mean of those that are timed.
+//! To read the clock twice takes as long as a tenth of a short request, so a call that is timed
+//! stands for those before it that were not. The sum of the times therefore never falls.
 
 use std::ops::Sub;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use forerun_core::sync::time;
 
 use crate::counters::Counter;
+use crate::error_counters::ErrorCounters;
 use crate::resp::command_spec::{COMMANDS_LEN, Command};
 
 /// The first calls of a command are timed, as many as this, and then one in as many.
@@ -26,31 +27,51 @@ struct CommandCounter {
     calls: Counter,
     failed: Counter,
     rejected: Counter,
-    timed_calls: Counter,
-    timed_ns: Counter,
+    /// The number of calls from which on the next one is timed. A batch adds many calls at once, so
+    /// no exact number may be waited for.
+    timed_from: Counter,
+    /// The calls up to the last one that was timed, and the time of all these.
+    covered_calls: Counter,
+    covered_ns: Counter,
 }
 
 /// The counts of one thread.
 #[derive(Debug)]
-pub(crate) struct CommandCounters(Box<[CommandCounter]>);
+pub(crate) struct CommandCounters {
+    commands: Box<[CommandCounter]>,
+    /// The errors among the replies of all commands.
+    pub(crate) errors: ErrorCounters,
+}
 
 impl Default for CommandCounters {
     fn default() -> Self {
-        Self((0..COMMANDS_LEN).map(|_| Default::default()).collect())
+        Self {
+            commands: (0..COMMANDS_LEN).map(|_| Default::default()).collect(),
+            errors: ErrorCounters::default(),
+        }
     }
 }
 
 impl CommandCounters {
     fn of(&self, command: Command) -> &CommandCounter {
-        &self.0[command as usize]
+        &self.commands[command as usize]
     }
 
     /// Begins a call, or a batch of calls. `None`: this one is not timed.
     #[inline]
     pub(crate) fn begin(&self, command: Command) -> Option<Instant> {
-        let calls = self.of(command).calls.get();
-        let is_timed = calls < TIMED_ONE_IN || calls.is_multiple_of(TIMED_ONE_IN);
-        is_timed.then(time::now)
+        let counter = self.of(command);
+        let (calls, timed_from) = (counter.calls.get(), counter.timed_from.get());
+        if calls < timed_from {
+            return None;
+        }
+        let next = if calls < TIMED_ONE_IN {
+            1
+        } else {
+            TIMED_ONE_IN
+        };
+        counter.timed_from.add(calls + next - timed_from);
+        Some(time::now())
     }
 
     /// Counts calls that were executed.
@@ -59,11 +80,14 @@ impl CommandCounters {
         self.of(command).calls.add(calls);
     }
 
-    /// Notes what some calls have taken.
+    /// Notes what the last calls have taken, which are counted already. Those since the last time
+    /// that was noted are taken to be as long.
     pub(crate) fn add_time(&self, command: Command, calls: u64, taken: Duration) {
         let counter = self.of(command);
-        counter.timed_calls.add(calls);
-        counter.timed_ns.add(taken.as_nanos() as u64);
+        let new_calls = counter.calls.get() - counter.covered_calls.get();
+        let ns = taken.as_nanos() * u128::from(new_calls) / u128::from(calls.max(1));
+        counter.covered_calls.add(new_calls);
+        counter.covered_ns.add(ns as u64);
     }
 
     /// Counts a call whose reply is an error.
@@ -88,25 +112,30 @@ pub(crate) struct CommandStats {
     pub(crate) calls: u64,
     pub(crate) failed: u64,
     pub(crate) rejected: u64,
-    timed_calls: u64,
-    timed_ns: u64,
+    covered_calls: u64,
+    covered_ns: u64,
 }
 
 impl CommandStats {
     /// Adds a thread's counts of all commands.
     pub(crate) fn add(all: &mut [CommandStats; COMMANDS_LEN], counters: &CommandCounters) {
-        for (sum, counter) in all.iter_mut().zip(&counters.0) {
+        for (sum, counter) in all.iter_mut().zip(&counters.commands) {
             sum.calls = sum.calls.wrapping_add(counter.calls.get());
             sum.failed = sum.failed.wrapping_add(counter.failed.get());
             sum.rejected = sum.rejected.wrapping_add(counter.rejected.get());
-            sum.timed_calls = sum.timed_calls.wrapping_add(counter.timed_calls.get());
-            sum.timed_ns = sum.timed_ns.wrapping_add(counter.timed_ns.get());
+            sum.covered_calls = sum.covered_calls.wrapping_add(counter.covered_calls.get());
+            sum.covered_ns = sum.covered_ns.wrapping_add(counter.covered_ns.get());
         }
+    }
+
+    /// The microseconds of all calls, up to the last one that was timed.
+    pub(crate) fn us(&self) -> u64 {
+        self.covered_ns / 1000
     }
 
     /// The microseconds of a call.
     pub(crate) fn us_per_call(&self) -> f64 {
-        self.timed_ns as f64 / 1000.0 / self.timed_calls.max(1) as f64
+        self.covered_ns as f64 / 1000.0 / self.covered_calls.max(1) as f64
     }
 }
 
@@ -118,8 +147,8 @@ impl Sub for CommandStats {
             calls: self.calls.wrapping_sub(before.calls),
             failed: self.failed.wrapping_sub(before.failed),
             rejected: self.rejected.wrapping_sub(before.rejected),
-            timed_calls: self.timed_calls.wrapping_sub(before.timed_calls),
-            timed_ns: self.timed_ns.wrapping_sub(before.timed_ns),
+            covered_calls: self.covered_calls.wrapping_sub(before.covered_calls),
+            covered_ns: self.covered_ns.wrapping_sub(before.covered_ns),
         }
     }
 }
@@ -128,17 +157,46 @@ impl Sub for CommandStats {
 mod tests {
     use super::*;
 
+    /// Counts a batch of calls that takes so long. Returns whether it was timed.
+    fn call(counters: &CommandCounters, calls: u64, us: u64) -> bool {
+        let began = counters.begin(Command::Get);
+        counters.add(Command::Get, calls);
+        if began.is_some() {
+            counters.add_time(Command::Get, calls, Duration::from_micros(us));
+        }
+        began.is_some()
+    }
+
+    #[test]
+    fn batches_of_any_length_are_timed_again_and_again() {
+        for calls in 1..40 {
+            let counters = CommandCounters::default();
+            call(&counters, 1, 1);
+            let timed = (0..320).filter(|_| call(&counters, calls, 1)).count();
+            assert!(timed >= 20, "{timed} of 320 batches of {calls}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_all_calls_never_falls() {
+        let counters = CommandCounters::default();
+        let mut before = 0;
+        // The first calls are slow, as they often are.
+        for us in std::iter::repeat_n(1_000, 16).chain(std::iter::repeat_n(1, 200)) {
+            call(&counters, 1, us);
+            let mut all = [CommandStats::default(); COMMANDS_LEN];
+            CommandStats::add(&mut all, &counters);
+            let now = all[Command::Get as usize].us();
+            assert!(now >= before, "{before} became {now}");
+            before = now;
+        }
+        assert_eq!(before, 16_000 + 193);
+    }
+
     #[test]
     fn some_calls_are_timed_and_stand_for_all() {
         let counters = CommandCounters::default();
-        let mut timed = 0;
-        for _ in 0..1_600 {
-            if counters.begin(Command::Get).is_some() {
-                timed += 1;
-                counters.add_time(Command::Get, 1, Duration::from_micros(3));
-            }
-            counters.add(Command::Get, 1);
-        }
+        let timed = (0..1_600).filter(|_| call(&counters, 1, 3)).count();
         // The first 16, and each 16th behind them.
         assert_eq!(timed, 16 + 99);
         counters.reject(Command::Set);

@@ -9,7 +9,7 @@
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs what sessions obey, and report
-//!   command_counters.rs  counts of each command of RESP
+//!   command_counters.rs, error_counters.rs  counts of each command of RESP, and of its errors
 //!   prefix_counts.rs  counts by key prefix          watch.rs   log lines for clients that watch,
 //!   waiting_values.rs values that wait for readers       which watch_lines.rs composes
 //!   warm_up.rs  which keys clients change while a new server is filled
@@ -30,6 +30,7 @@ mod auth;
 mod command_counters;
 mod counters;
 mod error;
+mod error_counters;
 mod health;
 mod input;
 mod latency;

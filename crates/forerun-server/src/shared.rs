@@ -10,12 +10,14 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::command_counters::{CommandCounters, CommandStats};
 use crate::counters::{Counters, SessionStats};
+use crate::error_counters::ERROR_KINDS_LEN;
 use crate::latency::Latencies;
 use crate::os_system::OsSystem;
 use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
 use crate::resp::client_names::ClientNames;
 use crate::resp::command_spec::COMMANDS_LEN;
+use crate::resp::inert_settings::InertSettings;
 use crate::resp::script::Scripts;
 use crate::settings::{ReportedOptions, Settings};
 use crate::system::System;
@@ -88,7 +90,8 @@ pub trait ServerControl: Send + Sync {
     }
 
     /// For `stats conns`: calls `line` with a connection's number, a field (`addr`, `listen_addr`,
-    /// `state`, `secs_since_last_cmd`) and its value.
+    /// `state`, `secs_since_last_cmd`) and its value. `CLIENT LIST` also shows `age_s`,
+    /// `input_bytes` and `output_bytes`, the memory of the connection's buffers.
     fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
         let _ = line;
     }
@@ -166,6 +169,7 @@ pub struct Shared {
 pub(crate) struct RespState {
     pub(crate) clients: Arc<ClientNames>,
     pub(crate) scripts: Scripts,
+    pub(crate) settings: InertSettings,
 }
 
 /// The counters of all threads, and their sums at the last `stats reset`.
@@ -175,6 +179,7 @@ struct Registered {
     commands: Vec<Arc<CommandCounters>>,
     base: SessionStats,
     command_base: [CommandStats; COMMANDS_LEN],
+    error_base: [u64; ERROR_KINDS_LEN],
     cache_base: CacheStats,
 }
 
@@ -329,6 +334,13 @@ impl Shared {
         std::array::from_fn(|at| sums[at] - registered.command_base[at])
     }
 
+    /// The counts of RESP's errors of each kind since the server started or since the last reset.
+    pub(crate) fn error_stats(&self) -> [u64; ERROR_KINDS_LEN] {
+        let registered = self.registered();
+        let sums = registered.sum_errors();
+        std::array::from_fn(|at| sums[at].wrapping_sub(registered.error_base[at]))
+    }
+
     /// The counts of all sessions since the server started.
     pub fn session_stats(&self) -> SessionStats {
         self.registered().sum()
@@ -350,6 +362,7 @@ impl Shared {
         let mut registered = self.registered();
         registered.base = registered.sum();
         registered.command_base = registered.sum_commands();
+        registered.error_base = registered.sum_errors();
         registered.cache_base = cache;
         self.prefixes.clear();
     }
@@ -367,6 +380,7 @@ impl Registered {
             commands: Vec::new(),
             base: SessionStats::default(),
             command_base: [CommandStats::default(); COMMANDS_LEN],
+            error_base: [0; ERROR_KINDS_LEN],
             cache_base: CacheStats::default(),
         }
     }
@@ -375,6 +389,14 @@ impl Registered {
         let mut sums = [CommandStats::default(); COMMANDS_LEN];
         for counters in &self.commands {
             CommandStats::add(&mut sums, counters);
+        }
+        sums
+    }
+
+    fn sum_errors(&self) -> [u64; ERROR_KINDS_LEN] {
+        let mut sums = [0; ERROR_KINDS_LEN];
+        for counters in &self.commands {
+            counters.errors.add_to(&mut sums);
         }
         sums
     }

@@ -102,26 +102,33 @@ mod tests {
         assert!(parse("hello").unwrap_err().to_string().contains("hello"));
     }
 
+    /// Writes a script that can be executed. Another process does so: if it were open in this one,
+    /// a process that another thread starts would have it open for a moment, too, and to execute it
+    /// would fail with ETXTBSY.
+    #[cfg(unix)]
+    fn write(path: &Path, text: &str) {
+        let script = "printf '%s\\n' '#!/bin/sh' \"$1\" > \"$0\" && chmod 755 \"$0\"";
+        let mut command = Command::new("/bin/sh");
+        let status = command.args(["-c", script]).arg(path).arg(text).status();
+        assert!(status.unwrap().success());
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_peer_gets_the_setting_and_its_error_is_quoted() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("peer");
-        let write = |text: &str| {
-            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
-            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-        };
         let mut args = Args::default();
         args.output.quick = true;
         let seed = Setting::seed(&args, false);
-        write(concat!(
+        let row = concat!(
             r#"echo "{\"engine\":\"peer\",\"op\":\"find\",\"batch\":${12},\"slots\":$4,"#,
             r#"\"keys_per_second\":5,\"keys_per_second_wall\":4}""#,
-        ));
+        );
+        write(&program, row);
         let rows = study(&program, &seed, &args).unwrap();
         assert_eq!((rows.len(), rows[0].batch, rows[0].slots), (1, 256, 4096));
-        write("echo 'no room' >&2; exit 3");
+        write(&program, "echo 'no room' >&2; exit 3");
         let said = format!("{:#}", study(&program, &seed, &args).unwrap_err());
         assert!(said.contains("no room") && said.contains("peer"), "{said}");
         let none = study(&folder.path().join("none"), &seed, &args).unwrap_err();
@@ -129,13 +136,9 @@ mod tests {
 
         // Both fail, and the peer between them is measured all the same.
         let works = folder.path().join("works");
-        std::fs::write(
-            &works,
-            "#!/bin/sh\necho '{\"engine\":\"works\",\"op\":\"find\",\"batch\":1,\
-             \"keys_per_second\":5,\"keys_per_second_wall\":4}'\n",
-        )
-        .unwrap();
-        std::fs::set_permissions(&works, PermissionsExt::from_mode(0o755)).unwrap();
+        let row = "echo '{\"engine\":\"works\",\"op\":\"find\",\"batch\":1,\
+                   \"keys_per_second\":5,\"keys_per_second_wall\":4}'";
+        write(&works, row);
         args.peer = vec![program, works, folder.path().join("none")];
         let results = studies(&seed, &args);
         assert_eq!(results.rows.len(), 1);

@@ -63,7 +63,9 @@ fn a_flush_visits_no_item() {
     );
     assert_eq!(visited(&cache), 0);
     assert_eq!(cache.remove_expired(), 20_000 - stats.expired);
-    assert_eq!((cache.stats().items, cache.stats().expired), (0, 20_000));
+    let stats = cache.stats();
+    assert_eq!((stats.items, stats.expired), (0, 20_000));
+    assert_eq!(stats.flushed, 20_000);
 }
 
 #[test]

@@ -10,11 +10,11 @@ pub(crate) enum Command {
     Acl, Append, Asking, Auth, Client, Cluster, Command, Config, Copy, Dbsize, Decr, Decrby, Del,
     Delifeq, Discard, Echo, Eval, Evalsha, Exec, Exists, Expire, Expireat, Expiretime, Flushall,
     Flushdb, Function, Get, Getdel, Getex, Getrange, Getset, Hdel, Hello, Hexists, Hget, Hgetall,
-    Hincrby, Hincrbyfloat, Hkeys, Hlen, Hmget, Hmset, Hscan, Hset, Hsetnx, Hstrlen, Hvals, Incr,
-    Incrby, Incrbyfloat, Info, Keys, Latency, Memory, Mget, Move, Mset, Msetex, Msetnx, Multi,
-    Object, Persist, Pexpire, Pexpireat, Pexpiretime, Ping, Psetex, Pttl, Quit, Randomkey, Readonly,
-    Readwrite, Rename, Renamenx, Reset, Role, Scan, Script, Select, Set, Setex, Setnx, Setrange,
-    Slowlog, Strlen, Substr, Time, Touch, Ttl, Type, Unlink, Unwatch, Watch,
+    Hgetdel, Hincrby, Hincrbyfloat, Hkeys, Hlen, Hmget, Hmset, Hrandfield, Hscan, Hset, Hsetnx,
+    Hstrlen, Hvals, Incr, Incrby, Incrbyfloat, Info, Keys, Latency, Memory, Mget, Move, Mset,
+    Msetex, Msetnx, Multi, Object, Persist, Pexpire, Pexpireat, Pexpiretime, Ping, Psetex, Pttl,
+    Quit, Randomkey, Readonly, Readwrite, Rename, Renamenx, Reset, Role, Scan, Script, Select, Set,
+    Setex, Setnx, Setrange, Slowlog, Strlen, Substr, Time, Touch, Ttl, Type, Unlink, Unwatch, Watch,
 }
 
 /// The number of commands.
@@ -116,6 +116,24 @@ fn fits(arity: i64, arguments: usize) -> bool {
 }
 
 impl Spec {
+    /// Whether the second word may be a subcommand.
+    #[inline]
+    pub(crate) fn has_subcommands(&self) -> bool {
+        matches!(
+            self.command,
+            Command::Acl
+                | Command::Client
+                | Command::Command
+                | Command::Config
+                | Command::Function
+                | Command::Latency
+                | Command::Memory
+                | Command::Object
+                | Command::Script
+                | Command::Slowlog
+        )
+    }
+
     /// Whether the command takes so many arguments, its name included.
     #[inline]
     pub(crate) fn takes(&self, arguments: usize) -> bool {
@@ -146,6 +164,11 @@ impl Spec {
 }
 
 impl Subcommand {
+    /// Whether it is `CLIENT REPLY`, which may hide replies.
+    pub(crate) fn is_reply_switch(&self) -> bool {
+        self.of == Command::Client && self.name == "reply"
+    }
+
     pub(crate) fn takes(&self, arguments: usize) -> bool {
         fits(self.arity, arguments)
     }

@@ -15,7 +15,8 @@
 //! - `hash_value.rs` the bytes of a hash
 //! - `script.rs` the Lua scripts that the server knows, `script_tokens.rs` how it recognises them
 //! - `read_spans.rs` what a batch of reads consists of
-//! - `client_names.rs` what clients say about themselves
+//! - `client_names.rs` what clients say about themselves, `inert_settings.rs` what they may set
+//!   without an effect
 //! - `transaction_locks.rs` lets one transaction run alone
 //!
 //! The reference is what Redis 7 and 8 and Valkey 8 and 9 answer; docs/operate/resp.md lists the
@@ -29,6 +30,7 @@ pub(crate) mod command_table;
 pub(crate) mod error_texts;
 pub(crate) mod glob;
 pub(crate) mod hash_value;
+pub(crate) mod inert_settings;
 pub(crate) mod integers;
 pub(crate) mod long_double;
 mod natural_number;

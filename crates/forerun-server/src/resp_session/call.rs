@@ -342,5 +342,6 @@ pub(super) fn subcommand(spec: &Spec, arguments: &[&[u8]]) -> Result<&'static Su
 /// Appends an error and counts it.
 pub(super) fn push_error(context: &mut CommandContext<'_>, text: &[u8]) {
     context.counters.resp_errors.add(1);
+    context.commands.errors.add(text);
     texts::push_error(context.out.bytes_mut(), text);
 }

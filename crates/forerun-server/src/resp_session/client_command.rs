@@ -134,6 +134,9 @@ fn client_lines(call: &Call<'_, '_>, is_wanted: impl Fn(u64) -> bool) -> String 
                 "addr" => line.address = without_kind(value).to_owned(),
                 "listen_addr" => line.listener = without_kind(value).to_owned(),
                 "secs_since_last_cmd" => line.idle_s = value.to_owned(),
+                "age_s" => line.age_s = value.to_owned(),
+                "input_bytes" => line.input_bytes = value.to_owned(),
+                "output_bytes" => line.output_bytes = value.to_owned(),
                 _ => {}
             }
         });
@@ -157,26 +160,73 @@ struct Line {
     address: String,
     listener: String,
     idle_s: String,
+    age_s: String,
+    input_bytes: String,
+    output_bytes: String,
 }
 
 impl Line {
     fn with(&self, number: u64, client: &ClientName) -> String {
         let Line {
-            address,
-            listener,
-            idle_s,
+            address, listener, ..
         } = self;
-        let idle_s = if idle_s.is_empty() { "0" } else { idle_s };
+        let known = |value: &String| match value.as_str() {
+            "" => "0".to_owned(),
+            known => known.to_owned(),
+        };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        // Programs read the descriptor as a number. Sessions do not know theirs.
         format!(
-            "id={number} addr={address} laddr={listener} name={} idle={idle_s} flags=N db={} sub=0 \
-             psub=0 user={} lib-name={} lib-ver={} resp={}\n",
+            "id={number} addr={address} laddr={listener} fd=-1 name={} age={} idle={} flags=N \
+             db={} sub=0 psub=0 qbuf={} omem={} cmd={} user={} lib-name={} lib-ver={} resp={}\n",
             text(&client.name),
+            known(&self.age_s),
+            known(&self.idle_s),
             client.database,
+            known(&self.input_bytes),
+            known(&self.output_bytes),
+            client.last_command.name(),
             text(&client.user),
             text(&client.library),
             text(&client.library_version),
             client.protocol,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_client::{TestClient, request};
+
+    #[test]
+    fn a_line_has_the_fields_that_programs_read() {
+        let mut client = TestClient::new();
+        let mut field = |command: &str, name: &str| {
+            let answer = client.ask(command);
+            let (_, line) = answer.split_once("\r\n").expect("a text");
+            let fields = line
+                .trim_end()
+                .split(' ')
+                .map(|field| field.split_once('='));
+            let mut fields = fields.map(|field| field.expect("a name and a value"));
+            let found = fields.find(|(known, _)| *known == name).expect(name);
+            found.1.to_owned()
+        };
+        for name in ["id", "fd", "age", "idle", "db", "qbuf", "omem", "resp"] {
+            let value = field("CLIENT LIST", name);
+            assert!(value.parse::<i64>().is_ok(), "{name}={value}");
+        }
+        assert_eq!(field("CLIENT LIST", "cmd"), "client|list");
+        assert_eq!(field("CLIENT INFO", "cmd"), "client|info");
+    }
+
+    #[test]
+    fn the_command_of_a_batch_is_its_last_one() {
+        let mut client = TestClient::new();
+        client.context.connection = 1;
+        client.send(&[request(&[b"GET", b"a"]), request(&[b"TTL", b"a"])].concat());
+        let clients = &client.context.shared().resp.clients;
+        let last = clients.get(1).map(|client| client.last_command.name());
+        assert_eq!(last.as_deref(), Some("ttl"));
     }
 }

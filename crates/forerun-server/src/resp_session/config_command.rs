@@ -4,6 +4,7 @@ use forerun_cache::{Cache, WhenFull};
 
 use crate::resp::error_texts as texts;
 use crate::resp::glob::Pattern;
+use crate::resp::integers::parse_i64;
 use crate::shared::Shared;
 
 use super::call::Call;
@@ -20,7 +21,7 @@ pub(super) fn policy(cache: &Cache) -> &'static str {
 /// All settings and their values.
 fn settings(shared: &Shared) -> Vec<(&'static str, String)> {
     let (reported, cache) = (&shared.reported, &shared.cache);
-    vec![
+    let own = [
         ("maxmemory", cache.memory_limit_bytes().to_string()),
         ("maxmemory-policy", policy(cache).to_owned()),
         (
@@ -40,8 +41,10 @@ fn settings(shared: &Shared) -> Vec<(&'static str, String)> {
         ("slave-read-only", "yes".to_owned()),
         ("cluster-enabled", "no".to_owned()),
         ("notify-keyspace-events", String::new()),
-        ("slowlog-max-len", "0".to_owned()),
-    ]
+    ];
+    let inert = shared.resp.settings.all();
+    let inert = inert.map(|(name, number)| (name, number.to_string()));
+    own.into_iter().chain(inert).collect()
 }
 
 impl Call<'_, '_> {
@@ -75,16 +78,26 @@ impl Call<'_, '_> {
         }
     }
 
-    /// `CONFIG SET name value …`. The memory limit can be changed; any other setting only to what
-    /// it is.
+    /// `CONFIG SET name value …`. The memory limit can be changed, and settings without an effect;
+    /// any other only to what it is.
     fn config_set(&mut self) {
         let pairs = self.arguments[2..].chunks_exact(2);
         if !pairs.remainder().is_empty() {
             return self.error(texts::wrong_count("config|set"));
         }
+        let inert = &self.context.shared.resp.settings;
+        let mut inert_numbers = Vec::new();
         let present = settings(self.context.shared);
         let is_limit = |name: &[u8]| name.eq_ignore_ascii_case(b"maxmemory");
         for pair in pairs.clone() {
+            if let Some(place) = inert.find(pair[0]) {
+                let Some(number) = parse_i64(pair[1]) else {
+                    return self
+                        .refuse_setting(pair[0], "argument couldn't be parsed into an integer");
+                };
+                inert_numbers.push((place, number));
+                continue;
+            }
             let value_of = |name: &[u8]| {
                 let mut all = present.iter();
                 all.find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
@@ -107,12 +120,20 @@ impl Call<'_, '_> {
                 set.map_err(|error| error.to_string())
             });
             if let Err(reason) = set {
-                return self.error(format!(
-                    "ERR CONFIG SET failed (possibly related to argument 'maxmemory') - {reason}"
-                ));
+                return self.refuse_setting(pair[0], &reason);
             }
         }
+        for (place, number) in inert_numbers {
+            inert.set(place, number);
+        }
         self.ok();
+    }
+
+    fn refuse_setting(&mut self, name: &[u8], reason: &str) {
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        self.error(format!(
+            "ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"
+        ));
     }
 }
 
@@ -142,7 +163,40 @@ fn memory_bytes(text: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_client::{TestClient, converse};
     use super::*;
+
+    #[test]
+    fn settings_without_an_effect_keep_the_number_they_are_given() {
+        let not_a_number = "-ERR CONFIG SET failed (possibly related to argument \
+                            'list-max-listpack-size') - argument couldn't be parsed into an \
+                            integer";
+        converse(
+            &mut TestClient::new(),
+            &[
+                (
+                    "CONFIG GET hash-max-*-value",
+                    "*4|$23|hash-max-listpack-value|$2|64|$22|hash-max-ziplist-value|$2|64",
+                ),
+                (
+                    "CONFIG SET Hash-Max-Ziplist-Value 8 slowlog-max-len 7",
+                    "+OK",
+                ),
+                (
+                    "CONFIG GET hash-max-*-value",
+                    "*4|$23|hash-max-listpack-value|$1|8|$22|hash-max-ziplist-value|$1|8",
+                ),
+                ("CONFIG GET slowlog-max-len", "*2|$15|slowlog-max-len|$1|7"),
+                // Either all of them change, or none.
+                (
+                    "CONFIG SET slowlog-max-len 9 list-max-listpack-size x",
+                    not_a_number,
+                ),
+                ("CONFIG GET slowlog-max-len", "*2|$15|slowlog-max-len|$1|7"),
+                ("SLOWLOG LEN", ":0"),
+            ],
+        );
+    }
 
     #[test]
     fn sizes_have_redis_units() {

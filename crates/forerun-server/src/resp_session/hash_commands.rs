@@ -1,18 +1,26 @@
 //! Hashes: values with fields. `resp::hash_value` has their bytes.
 
+use std::collections::HashSet;
+
 use forerun_cache::{ComputeOp, ComputePut, Item, ItemKind};
+use forerun_core::split_mix64;
+use forerun_core::sync::random_seed;
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::{HASH_BYTES_MAX, Hash, PAIR_OVERHEAD_BYTES};
 use crate::resp::integers::{parse_cursor, parse_i64};
 use crate::resp::long_double::LongDouble;
-use crate::resp::reply;
+use crate::resp::reply::{self, RespVersion};
 
 use super::call::{Call, Refusal, hash_of};
 use super::key_listing;
 use super::number_commands::float_sum;
+use super::read_answers::FIELDS_BYTES_MAX;
 use super::string_commands::in_place_of;
+
+/// What a field that `HRANDFIELD` repeats counts beside its own bytes.
+const REPEATED_FIELD_BYTES: usize = 16;
 
 /// The new bytes of a hash. Without a field, the key goes.
 ///
@@ -36,6 +44,46 @@ fn changed(old: Option<&Item<'_>>, bytes: Vec<u8>) -> Result<ComputeOp<'static>,
 /// The hash of an item.
 fn fields_of<'g>(old: Option<&Item<'g>>) -> Result<Hash<'g>, Refusal> {
     Ok(Hash::new(hash_of(old)?.unwrap_or_default()))
+}
+
+/// A field and its value.
+type Pair<'g> = (&'g [u8], &'g [u8]);
+
+/// Draws `count` different pairs. If it is negative, draws as many that may repeat.
+///
+/// # Errors
+/// Pairs that may repeat have more bytes than this, as `bytes_of` counts them.
+fn drawn<'g>(
+    mut pairs: Vec<Pair<'g>>,
+    count: i64,
+    bytes_max: usize,
+    bytes_of: impl Fn(Pair<'g>) -> usize,
+) -> Result<Vec<Pair<'g>>, Refusal> {
+    let mut random = random_seed();
+    let mut below = |end: usize| (split_mix64(&mut random) % end as u64) as usize;
+    let len = pairs.len();
+    if let Ok(count) = usize::try_from(count) {
+        if count < len {
+            for at in 0..count {
+                pairs.swap(at, at + below(len - at));
+            }
+            pairs.truncate(count);
+        }
+        return Ok(pairs);
+    }
+    let (mut repeated, mut bytes) = (Vec::new(), 0);
+    for _ in 0..count.unsigned_abs() {
+        if len == 0 {
+            break;
+        }
+        let pair = pairs[below(len)];
+        bytes += bytes_of(pair) + REPEATED_FIELD_BYTES;
+        if bytes > bytes_max {
+            return Err(texts::FIELDS_TOO_LARGE);
+        }
+        repeated.push(pair);
+    }
+    Ok(repeated)
 }
 
 impl Call<'_, '_> {
@@ -102,6 +150,37 @@ impl Call<'_, '_> {
         Ok(())
     }
 
+    /// `HGETDEL key FIELDS count field …`.
+    pub(super) fn hgetdel(&mut self) -> Result<(), Refusal> {
+        if !self.is_word(2, "fields") {
+            return Err(texts::FIELDS_MISSING);
+        }
+        let fields = self.arguments.get(4..).unwrap_or_default();
+        if usize::try_from(self.integer(3)?) != Ok(fields.len()) {
+            return Err(texts::FIELDS_COUNT);
+        }
+        let protocol = self.protocol;
+        let (values, removed) = self.update(self.argument(1), |old| {
+            let hash = fields_of(old)?;
+            let mut values = Vec::new();
+            reply::push_array(&mut values, fields.len());
+            // A field that is given twice is gone the second time.
+            let mut seen = HashSet::new();
+            for (field, value) in fields.iter().zip(hash.get_all(fields)) {
+                let value = value.filter(|_| seen.insert(*field));
+                protocol.push_bulk_or_nil(&mut values, value);
+            }
+            let (bytes, removed) = hash.without(fields);
+            Ok(match removed {
+                0 => (ComputeOp::Keep, (values, 0)),
+                _ => (changed(old, bytes)?, (values, removed)),
+            })
+        })?;
+        self.count_deletion(removed > 0);
+        self.context.push(&values);
+        Ok(())
+    }
+
     /// `HINCRBY key field increment`.
     pub(super) fn hincrby(&mut self) -> Result<(), Refusal> {
         let (field, delta) = (self.argument(2), self.integer(3)?);
@@ -135,6 +214,60 @@ impl Call<'_, '_> {
             Ok((changed(old, bytes)?, text))
         })?;
         self.bulk(text.as_bytes());
+        Ok(())
+    }
+
+    /// `HRANDFIELD key [count [WITHVALUES]]`.
+    pub(super) fn hrandfield(&mut self) -> Result<(), Refusal> {
+        let (count, has_values) = match self.arguments.get(2..).unwrap_or_default() {
+            [] => (None, false),
+            [count, options @ ..] => {
+                let count = parse_i64(count).ok_or(texts::NOT_INTEGER)?;
+                if count == i64::MIN {
+                    return Err("ERR value is out of range, value must between \
+                                -9223372036854775807 and 9223372036854775807");
+                }
+                let has_values = match options {
+                    [] => false,
+                    [word] if word.eq_ignore_ascii_case(b"withvalues") => true,
+                    _ => return Err(texts::SYNTAX),
+                };
+                if has_values && count.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
+                    return Err("ERR value is out of range");
+                }
+                (Some(count), has_values)
+            }
+        };
+        let guard = self.context.cache.pin();
+        let item = guard.get(self.stored_key(self.argument(1)));
+        let hash = fields_of(item.as_ref())?;
+        let hash_bytes = item.map_or(0, |item| item.value().len());
+        self.context.work_bytes += hash_bytes;
+        let Some(count) = count else {
+            let at = random_seed() % hash.len().max(1) as u64;
+            match hash.iter().nth(at as usize) {
+                Some((field, _)) => self.bulk(field),
+                None => self.nil(),
+            }
+            return Ok(());
+        };
+        let bytes_max = hash_bytes.max(FIELDS_BYTES_MAX);
+        let pairs = drawn(hash.iter().collect(), count, bytes_max, |pair| {
+            pair.0.len() + if has_values { pair.1.len() } else { 0 }
+        })?;
+        let are_nested = has_values && self.protocol == RespVersion::Resp3;
+        let is_flat = has_values && !are_nested;
+        self.array(pairs.len() * if is_flat { 2 } else { 1 });
+        let out = self.out();
+        for (field, value) in pairs {
+            if are_nested {
+                reply::push_array(out, 2);
+            }
+            reply::push_bulk(out, field);
+            if has_values {
+                reply::push_bulk(out, value);
+            }
+        }
         Ok(())
     }
 
@@ -203,5 +336,131 @@ impl Call<'_, '_> {
             }
             Ok((op, ()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::test_client::{TestClient, converse};
+
+    const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    #[test]
+    fn fields_are_returned_and_deleted_in_one_step() {
+        let count = "-ERR numfields should be greater than 0 and match the provided number of \
+                     fields";
+        let mut client = TestClient::new();
+        converse(
+            &mut client,
+            &[
+                ("HSET h a 1 b 2 c 3", ":3"),
+                ("EXPIRE h 100", ":1"),
+                ("HGETDEL h FIELDS 2 a x", "*2|$1|1|$-1"),
+                ("HGETDEL h fields 3 b b a", "*3|$1|2|$-1|$-1"),
+                ("TTL h", ":100"),
+                ("HGETALL h", "*2|$1|c|$1|3"),
+                ("HGETDEL h FIELDS 1 a", "*1|$-1"),
+                ("HGETDEL h FIELDS 2 c", count),
+                ("HGETDEL h FIELDS 0 c", count),
+                ("HGETDEL h FIELDS -1 c", count),
+                (
+                    "HGETDEL h FIELDS x c",
+                    "-ERR value is not an integer or out of range",
+                ),
+                (
+                    "HGETDEL h FIELD 1 c",
+                    "-ERR Mandatory argument FIELDS is missing or not at the right position",
+                ),
+                (
+                    "HGETDEL h FIELDS 1",
+                    "-ERR wrong number of arguments for 'hgetdel' command",
+                ),
+                ("HGETDEL h FIELDS 1 c", "*1|$1|3"),
+                ("EXISTS h", ":0"),
+                ("HGETDEL h FIELDS 2 c d", "*2|$-1|$-1"),
+                ("SET s 1", "+OK"),
+                ("HGETDEL s FIELDS 1 c", WRONG_TYPE),
+            ],
+        );
+        client.ask("HELLO 3");
+        assert_eq!(client.ask("HGETDEL h FIELDS 1 c"), "*1\r\n_");
+    }
+
+    #[test]
+    fn random_fields_are_as_many_as_redis_returns() {
+        let mut client = TestClient::new();
+        let range = "-ERR value is out of range, value must between -9223372036854775807 and \
+                     9223372036854775807";
+        converse(
+            &mut client,
+            &[
+                ("HRANDFIELD h", "$-1"),
+                ("HRANDFIELD h 3", "*0"),
+                ("HRANDFIELD h -3 WITHVALUES", "*0"),
+                ("HSET h a 1", ":1"),
+                ("HRANDFIELD h", "$1|a"),
+                ("HRANDFIELD h 9", "*1|$1|a"),
+                ("HRANDFIELD h 0", "*0"),
+                ("HRANDFIELD h -2", "*2|$1|a|$1|a"),
+                ("HRANDFIELD h -2 withvalues", "*4|$1|a|$1|1|$1|a|$1|1"),
+                (
+                    "HRANDFIELD h x",
+                    "-ERR value is not an integer or out of range",
+                ),
+                ("HRANDFIELD h 1 x", "-ERR syntax error"),
+                ("HRANDFIELD h 1 WITHVALUES x", "-ERR syntax error"),
+                ("HRANDFIELD h -9223372036854775808", range),
+                (
+                    "HRANDFIELD h -9223372036854770000 WITHVALUES",
+                    "-ERR value is out of range",
+                ),
+                (
+                    "HRANDFIELD h -9223372036854775807",
+                    "-ERR the answer repeats fields and is larger than this server allows",
+                ),
+                ("SET s 1", "+OK"),
+                ("HRANDFIELD s", WRONG_TYPE),
+                ("HRANDFIELD s 1", WRONG_TYPE),
+            ],
+        );
+        client.ask("HELLO 3");
+        converse(
+            &mut client,
+            &[
+                ("HRANDFIELD h -2 WITHVALUES", "*2|*2|$1|a|$1|1|*2|$1|a|$1|1"),
+                ("HRANDFIELD h 5", "*1|$1|a"),
+                ("HRANDFIELD missing", "_"),
+                ("HRANDFIELD missing 1 WITHVALUES", "*0"),
+            ],
+        );
+    }
+
+    #[test]
+    fn each_field_is_drawn_and_none_twice_with_a_positive_count() {
+        let mut client = TestClient::new();
+        client.ask("HSET h a 1 b 2 c 3 d 4");
+        let mut fields = |line: &str| {
+            let answer = client.ask(line);
+            let words = answer
+                .split("\r\n")
+                .filter(|word| !word.starts_with(['*', '$']));
+            words.map(str::to_owned).collect::<Vec<_>>()
+        };
+        for line in ["HRANDFIELD h", "HRANDFIELD h 2", "HRANDFIELD h -2"] {
+            let mut seen = HashSet::new();
+            // That one of four is missing has a probability of less than 10^-12.
+            for _ in 0..100 {
+                seen.extend(fields(line));
+            }
+            assert_eq!(seen.len(), 4, "{line}: {seen:?}");
+        }
+        for count in 1..=5 {
+            let drawn = fields(&format!("HRANDFIELD h {count}"));
+            let different: HashSet<&String> = drawn.iter().collect();
+            assert_eq!((drawn.len(), different.len()), (count.min(4), count.min(4)));
+        }
+        assert_eq!(fields("HRANDFIELD h -50").len(), 50);
     }
 }

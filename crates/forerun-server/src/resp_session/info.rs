@@ -4,6 +4,7 @@ use std::fmt::{Display, Write};
 
 use forerun_core::sync::time;
 
+use crate::error_counters::ERROR_KINDS;
 use crate::process::{ResidentMemory, cpu_time};
 use crate::resp::command_list::COMMANDS;
 use crate::shared::Counts;
@@ -12,7 +13,7 @@ use super::call::Call;
 use super::config_command::policy;
 
 /// Redis' sections. Those that have nothing to tell here are empty.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "server",
     "clients",
     "memory",
@@ -21,6 +22,7 @@ const SECTIONS: [&str; 10] = [
     "replication",
     "cpu",
     "commandstats",
+    "errorstats",
     "cluster",
     "keyspace",
 ];
@@ -95,6 +97,13 @@ impl Call<'_, '_> {
                 lines.put("used_cpu_user", user);
             }
             "commandstats" => self.put_command_stats(lines),
+            "errorstats" => {
+                let counts = self.context.shared.error_stats();
+                let kinds = ERROR_KINDS.iter().zip(counts);
+                for (kind, count) in kinds.filter(|(_, count)| *count > 0) {
+                    lines.put(&format!("errorstat_{kind}"), format_args!("count={count}"));
+                }
+            }
             "cluster" => lines.put("cluster_enabled", 0),
             _ => {
                 let cache = self.context.cache;
@@ -137,10 +146,9 @@ impl Call<'_, '_> {
             if calls == 0 && rejected == 0 {
                 continue;
             }
-            let us_per_call = stats.us_per_call();
-            let us = us_per_call * calls as f64;
+            let (us, us_per_call) = (stats.us(), stats.us_per_call());
             let counts = format_args!(
-                "calls={calls},usec={us:.0},usec_per_call={us_per_call:.2},\
+                "calls={calls},usec={us},usec_per_call={us_per_call:.2},\
                  rejected_calls={rejected},failed_calls={failed}"
             );
             lines.put(&format!("cmdstat_{}", spec.name), counts);
@@ -186,7 +194,9 @@ impl Call<'_, '_> {
         lines.put("total_net_input_bytes", sessions.bytes_read);
         lines.put("total_net_output_bytes", sessions.bytes_written);
         lines.put("rejected_connections", connections.rejected_connections);
-        lines.put("expired_keys", cache.expired);
+        // A flush counts no keys in Redis.
+        let expired = cache.expired.saturating_sub(cache.flushed);
+        lines.put("expired_keys", expired);
         lines.put("evicted_keys", cache.evictions);
         lines.put("keyspace_hits", sessions.get_hits);
         lines.put("keyspace_misses", sessions.get_misses);
@@ -206,5 +216,57 @@ fn human(bytes: u64) -> String {
     match unit {
         0 => format!("{bytes}B"),
         _ => format!("{value:.2}{}", units[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_client::TestClient;
+
+    #[test]
+    fn a_flush_expires_no_keys() {
+        let mut client = TestClient::new();
+        let mut expired = |line: &str| {
+            client.ask(line);
+            client.cache.advance_ms(client.cache.now_ms() + 60);
+            client.cache.remove_expired();
+            let info = client.ask("INFO stats");
+            let (_, rest) = info.split_once("\r\nexpired_keys:").expect("a line");
+            rest.split("\r\n").next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(expired("MSET a 1 b 2 c 3"), "0");
+        assert_eq!(expired("SET a 1 PX 50"), "1");
+        assert_eq!(expired("SET d 1 PX 90"), "1");
+        assert_eq!(expired("FLUSHALL"), "1");
+        assert_eq!(expired("PING"), "1");
+    }
+
+    #[test]
+    fn info_counts_errors_by_their_first_word() {
+        let mut client = TestClient::new();
+        client.ask("SET a x");
+        for line in ["FOO", "INCR a", "GET", "HGET a f", "MULTI", "BAR", "EXEC"] {
+            client.ask(line);
+        }
+        let counts = |client: &mut TestClient, section: &str| {
+            let info = client.ask(section);
+            let lines = info
+                .split("\r\n")
+                .filter(|line| line.starts_with("errorstat_"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let expected = [
+            "errorstat_ERR:count=4",
+            "errorstat_EXECABORT:count=1",
+            "errorstat_WRONGTYPE:count=1",
+        ];
+        for section in ["INFO errorstats", "INFO", "INFO all"] {
+            assert_eq!(counts(&mut client, section), expected, "{section}");
+        }
+        client.ask("CONFIG RESETSTAT");
+        assert!(counts(&mut client, "INFO").is_empty());
+        client.send(b"*x\r\n");
+        let other = counts(&mut client.another(), "INFO errorstats");
+        assert_eq!(other, ["errorstat_ERR:count=1"]);
     }
 }

@@ -87,15 +87,23 @@ fn patterns_that_are_too_long_are_refused() {
 }
 
 #[test]
-fn searches_are_refused_in_a_transaction() {
-    for search in ["KEYS *", "SCAN 0", "HSCAN h 0", "RANDOMKEY"] {
+fn searches_and_hidden_replies_are_refused_in_a_transaction() {
+    for refused in [
+        "KEYS *",
+        "SCAN 0",
+        "HSCAN h 0",
+        "RANDOMKEY",
+        "CLIENT REPLY OFF",
+        "client reply skip",
+        "CLIENT REPLY ON",
+    ] {
         let mut client = TestClient::new();
         converse(
             &mut client,
             &[
                 ("MULTI", "+OK"),
                 ("SET a 1", "+QUEUED"),
-                (search, "-ERR Command not allowed inside a transaction"),
+                (refused, "-ERR Command not allowed inside a transaction"),
                 (
                     "EXEC",
                     "-EXECABORT Transaction discarded because of previous errors.",

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use crate::resp::client_names::{ClientName, NamedClient, is_name};
+use crate::resp::client_names::{ClientName, LastCommand, NamedClient, is_name};
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
 use crate::resp::reply::{self, RespVersion};
@@ -48,6 +48,14 @@ impl Login {
                 client.user = DEFAULT_USER.to_vec();
             });
             self.client = Some(client);
+        }
+    }
+
+    /// Notes which command the client has sent.
+    #[inline]
+    pub(super) fn note(&self, command: LastCommand) {
+        if let Some(client) = &self.client {
+            client.note(command);
         }
     }
 

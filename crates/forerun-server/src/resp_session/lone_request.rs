@@ -14,7 +14,7 @@ use crate::command_counters::CommandCounters;
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::resp::arguments::{Arguments, LargeArgument};
-use crate::resp::command_list::SUBCOMMANDS;
+use crate::resp::client_names::LastCommand;
 use crate::resp::command_spec::{Command, Flags, Spec};
 use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
@@ -114,6 +114,9 @@ impl RespSession {
         scratch: &mut RespScratch,
     ) -> Step {
         let spec = find(arguments.first().copied().unwrap_or_default());
+        if let Some(spec) = spec {
+            self.login.note(LastCommand::of(spec, arguments));
+        }
         let refusal = match spec {
             None => Some(texts::unknown_command(arguments)),
             Some(spec) if spec.command == Command::Exec && arguments.len() > 1 => {
@@ -133,8 +136,19 @@ impl RespSession {
                 Some(texts::NOT_IN_MULTI.as_bytes().to_vec())
             }
             // One that is queued is checked as far as possible.
-            Some(spec) if self.transaction.is_some() && has_subcommands(spec, arguments) => {
-                subcommand(spec, arguments).err()
+            Some(spec)
+                if self.transaction.is_some()
+                    && spec.has_subcommands()
+                    // `COMMAND` may be without.
+                    && arguments.len() > 1 =>
+            {
+                match subcommand(spec, arguments) {
+                    // `EXEC` announces how many replies follow, so none of them may be hidden.
+                    Ok(found) if found.is_reply_switch() => {
+                        Some(texts::NOT_IN_MULTI.as_bytes().to_vec())
+                    }
+                    found => found.err(),
+                }
             }
             Some(_) => None,
         };
@@ -316,11 +330,6 @@ impl<'c> Execution<'c> {
             commands.fail(command);
         }
     }
-}
-
-/// Whether a command has subcommands, and is not one that may be without.
-fn has_subcommands(spec: &Spec, arguments: &[&[u8]]) -> bool {
-    arguments.len() > 1 && SUBCOMMANDS.iter().any(|one| one.of == spec.command)
 }
 
 /// Whether no other worker may execute a command meanwhile.

@@ -68,6 +68,7 @@ use forerun_cache::{Cache, CacheKeyspace};
 use crate::input::Input;
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
+use crate::resp::client_names::LastCommand;
 use crate::resp::command_spec::Command;
 use crate::resp::command_table::find;
 use crate::resp::parse::{Limits, ProtocolError, inline_words};
@@ -426,6 +427,7 @@ impl RespSession {
             }
             if KeyParts::takes(spec.command, &owned) {
                 self.login.meet(self.protocol, context);
+                self.login.note(LastCommand::plain(spec.command));
                 context.counters.cmd_resp.add(1);
                 context.commands.add(spec.command, 1);
                 self.state = State::Parts(Box::new(KeyParts::new(spec, *owned)));
@@ -478,6 +480,9 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Option<Stop> {
+        if let Some(span) = batch.spans.last() {
+            self.login.note(LastCommand::plain(span.answer.command()));
+        }
         let began = begin_batch(batch, context);
         let stop = self.answer_batch(batch, Until::Full, context, scratch);
         count_requests(batch, stop, began, context);
@@ -518,6 +523,7 @@ impl RespSession {
     fn refuse(&mut self, error: ProtocolError, context: &mut CommandContext<'_>) -> Step {
         error.push(context.out.bytes_mut());
         context.counters.resp_errors.add(1);
+        context.commands.errors.add(b"ERR");
         self.error = Some(match error {
             ProtocolError::Http => SessionError::Http,
             _ => SessionError::Resp,

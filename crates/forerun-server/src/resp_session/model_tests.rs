@@ -227,6 +227,18 @@ impl Model {
                 }
                 number(count)
             }
+            ["HGETDEL", _, "FIELDS", _, removed @ ..] => {
+                let mut fields = self.hash(key)?;
+                let mut take = |wanted: &&str| {
+                    let at = fields.iter().position(|(field, _)| field == wanted);
+                    at.map_or(nil(), |at| bulk(&fields.remove(at).1))
+                };
+                let values = list(removed.iter().map(&mut take).collect());
+                if self.get(key).is_some() {
+                    self.change(key, Value::Hash(fields));
+                }
+                values
+            }
             ["HGETALL", _] => {
                 let fields = self.hash(key)?;
                 let pair = |(field, value): &(String, String)| [bulk(field), bulk(value)];
@@ -321,9 +333,14 @@ fn command() -> impl Strategy<Value = String> {
     let hset = (key(), prop::collection::vec(pair, 1..4));
     let hset = hset.prop_map(|(key, pairs)| format!("HSET {key} {}", pairs.join(" ")));
     let fields = prop::collection::vec("[xyz]", 1..12);
-    let of_fields = (one_of(&["HDEL", "HMGET"]), key(), fields);
-    let of_fields =
-        of_fields.prop_map(|(name, key, fields)| format!("{name} {key} {}", fields.join(" ")));
+    let of_fields = (one_of(&["HDEL", "HMGET", "HGETDEL"]), key(), fields);
+    let of_fields = of_fields.prop_map(|(name, key, fields)| {
+        let count = match name {
+            "HGETDEL" => format!("FIELDS {} ", fields.len()),
+            _ => String::new(),
+        };
+        format!("{name} {key} {count}{}", fields.join(" "))
+    });
     prop_oneof![
         3 => set,
         2 => of_key,

@@ -34,9 +34,9 @@ const KEPT_BYTES: usize = 256 << 10;
 /// A batch that has read this many bytes of hashes ends.
 const HASH_BYTES: usize = 4 << 20;
 
-/// The values of an `HMGET` have at most this many bytes, or those of the hash. More are in an
-/// answer only if it repeats fields.
-const FIELDS_BYTES_MAX: usize = 1 << 20;
+/// The values of an `HMGET` have at most this many bytes, or those of the hash, and so has an
+/// `HRANDFIELD`. More are in an answer only if it repeats fields.
+pub(super) const FIELDS_BYTES_MAX: usize = 1 << 20;
 
 /// Where answers stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

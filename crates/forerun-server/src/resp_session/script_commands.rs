@@ -1,7 +1,8 @@
 //! `EVAL`, `EVALSHA` and `SCRIPT`: the scripts that `resp::script` knows, carried out without Lua.
 //!
 //! Scripts of one key read and write in one step. Those of Redlock may have several keys; then no
-//! other worker executes a command meanwhile.
+//! other worker executes a command meanwhile. An argument that is wrong is an error only where Lua
+//! would come to it: behind the condition.
 
 use forerun_cache::{ComputeOp, ComputePut, Expiry, Item, StoreMode, StoreValue};
 
@@ -78,10 +79,10 @@ impl<'a> Call<'a, '_> {
                 };
                 let expiry = match parse_i64(arguments[1]) {
                     // As with EXPIRE, the key goes.
-                    Some(..=0) => Expiry::AtMs(0),
-                    _ => positive_time(self, unit, arguments[1])?,
+                    Some(..=0) => Ok(Expiry::AtMs(0)),
+                    _ => positive_time(self, unit, arguments[1]),
                 };
-                let is_set = self.expire_if_equal(keys[0], arguments[0], |_| Some(expiry))?;
+                let is_set = self.expire_if_equal(keys[0], arguments[0], |_| expiry.map(Some))?;
                 self.number(is_set.into());
             }
             Script::LockExtend => self.extend_lock(keys[0], arguments)?,
@@ -97,18 +98,22 @@ impl<'a> Call<'a, '_> {
                 self.count(deleted);
             }
             Script::Add => {
-                let expiry = positive_time(self, TimeUnit::SECONDS, arguments[1])?;
                 let value = StoreValue::Bytes(arguments[0]);
-                if self.store(keys[0], value, expiry, StoreMode::Add)? {
-                    self.ok()
-                } else {
-                    self.nil()
-                }
+                let is_stored = match positive_time(self, TimeUnit::SECONDS, arguments[1]) {
+                    Ok(expiry) => self.store(keys[0], value, expiry, StoreMode::Add)?,
+                    Err(_) if self.exists(keys[0]) => false,
+                    Err(refusal) => return Err(refusal),
+                };
+                if is_stored { self.ok() } else { self.nil() }
             }
             Script::IncrementExisting | Script::Increment => {
                 let only_existing = script == Script::IncrementExisting;
-                let delta = parse_i64(arguments[0]).ok_or(texts::NOT_INTEGER)?;
-                match self.add_to(keys[0], delta, only_existing)? {
+                let sum = match parse_i64(arguments[0]) {
+                    Some(delta) => self.add_to(keys[0], delta, only_existing)?,
+                    None if only_existing && !self.exists(keys[0]) => None,
+                    None => return Err(texts::NOT_INTEGER),
+                };
+                match sum {
                     Some(number) => self.number(number),
                     None => self.nil(),
                 }
@@ -132,19 +137,24 @@ impl<'a> Call<'a, '_> {
         Ok(())
     }
 
+    /// Whether the client's database has a key.
+    fn exists(&self, key: &[u8]) -> bool {
+        let guard = self.context.cache.pin();
+        guard.peek(self.stored_key(key)).is_some()
+    }
+
     /// redis-py's `Lock.extend`.
     fn extend_lock(&mut self, key: &[u8], arguments: &[&[u8]]) -> Result<(), Refusal> {
-        let more_ms = parse_i64(arguments[1]).ok_or(texts::NOT_INTEGER)?;
+        let more_ms = parse_i64(arguments[1]).ok_or(texts::NOT_INTEGER);
         let now_ms = self.context.cache.now_ms();
         let is_added = arguments[2] == b"0";
         let is_set = self.expire_if_equal(key, arguments[0], |expires_ms| {
             // A lock without a time stays as it is.
-            let from_ms = if is_added {
-                expires_ms?
-            } else {
-                expires_ms.and(Some(now_ms))?
+            let Some(expires_ms) = expires_ms else {
+                return Ok(None);
             };
-            Some(Expiry::AtMs(from_ms.saturating_add_signed(more_ms)))
+            let from_ms = if is_added { expires_ms } else { now_ms };
+            Ok(Some(Expiry::AtMs(from_ms.saturating_add_signed(more_ms?))))
         })?;
         self.number(is_set.into());
         Ok(())
@@ -152,17 +162,21 @@ impl<'a> Call<'a, '_> {
 
     /// Gives an item the time that `expiry` derives from its old one, if its string is `value`.
     /// Returns whether it has it.
+    ///
+    /// # Errors
+    /// That of `expiry`, or the cache's.
     fn expire_if_equal(
         &mut self,
         key: &[u8],
         value: &[u8],
-        expiry: impl Fn(Option<u64>) -> Option<Expiry>,
+        expiry: impl Fn(Option<u64>) -> Result<Option<Expiry>, Refusal>,
     ) -> Result<bool, Refusal> {
         let is_set = self.update(key, |old| {
             let is_equal = string_of(old)? == Some(value);
-            let expiry = old
-                .filter(|_| is_equal)
-                .and_then(|old| expiry(old.expiry_ms()));
+            let expiry = match old.filter(|_| is_equal) {
+                Some(old) => expiry(old.expiry_ms())?,
+                None => None,
+            };
             Ok(match expiry {
                 Some(expiry) => (ComputeOp::Expire(expiry), true),
                 None => (ComputeOp::Keep, false),
@@ -181,7 +195,7 @@ impl<'a> Call<'a, '_> {
     ) -> Result<bool, Refusal> {
         let Invocation { keys, arguments } = invocation;
         let value = arguments[0];
-        let expiry = positive_time(self, TimeUnit::MS, arguments[1])?;
+        let expiry = positive_time(self, TimeUnit::MS, arguments[1]);
         let is_free = |old: Option<&Item<'_>>| match script {
             Script::RedlockAcquire => Ok::<bool, Refusal>(old.is_none()),
             _ => Ok(string_of(old)? == Some(value)),
@@ -206,7 +220,7 @@ impl<'a> Call<'a, '_> {
                     return Ok((ComputeOp::Keep, false));
                 }
                 let put = ComputePut {
-                    expiry,
+                    expiry: expiry?,
                     ..ComputePut::new(value)
                 };
                 Ok((ComputeOp::Put(put), true))
@@ -252,5 +266,60 @@ impl<'a> Call<'a, '_> {
     fn forget_scripts(&mut self) {
         self.context.shared.resp.scripts.clear();
         self.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_client::TestClient;
+
+    #[test]
+    fn a_wrong_time_is_an_error_only_where_the_condition_holds() {
+        let mut client = TestClient::new();
+        client.ask("SET lock mine PX 10000");
+        let mut eval = |script: &str, rest: &[&[u8]]| {
+            let front = [&b"EVAL"[..], script.as_bytes(), b"1", b"lock"];
+            client.ask_words(&[&front[..], rest].concat())
+        };
+        let get = "redis.call('get', KEYS[1])";
+        let invalid = "-ERR invalid expire time";
+        let not_integer = "-ERR value is not an integer or out of range";
+        for command in ["expire", "pexpire"] {
+            let script = format!(
+                "if {get} == ARGV[1] then return redis.call('{command}', KEYS[1], ARGV[2]) \
+                 else return 0 end"
+            );
+            for (time, error) in [(&b"x"[..], not_integer), (b"9223372036854775807", invalid)] {
+                assert_eq!(eval(&script, &[b"other", time]), ":0");
+                assert_eq!(eval(&script, &[b"mine", time]), error);
+            }
+        }
+        let extend = format!(
+            "local v = {get} if not v or v ~= ARGV[1] then return 0 end \
+             local e = redis.call('pttl', KEYS[1]) if not e then e = 0 end \
+             if e < 0 then return 0 end local n = ARGV[2] \
+             if ARGV[3] == '0' then n = ARGV[2] + e end \
+             redis.call('pexpire', KEYS[1], n) return 1"
+        );
+        assert_eq!(eval(&extend, &[b"other", b"x", b"0"]), ":0");
+        assert_eq!(eval(&extend, &[b"mine", b"x", b"0"]), not_integer);
+        let add = "return redis.call('exists',KEYS[1])<1 and \
+                   redis.call('setex',KEYS[1],ARGV[2],ARGV[1])";
+        let acquire = "for i, key in ipairs(KEYS) do \
+                       if redis.call('exists', key) == 1 then return 0 end end \
+                       for i, key in ipairs(KEYS) do \
+                       redis.call('set', key, ARGV[1], 'PX', ARGV[2]) end return #KEYS";
+        let increment = "local exists = redis.call('exists', KEYS[1]) if exists == 1 then \
+                         return redis.call('incrby', KEYS[1], ARGV[1]) else return false end";
+        assert_eq!(eval(add, &[b"v", b"0"]), "$-1");
+        assert_eq!(eval(acquire, &[b"v", b"0"]), ":0");
+        assert_eq!(eval(increment, &[b"x"]), not_integer);
+        let delete =
+            format!("if {get} == ARGV[1] then return redis.call('del', KEYS[1]) end return 0");
+        assert_eq!(eval(&delete, &[b"mine"]), ":1");
+        assert_eq!(eval(add, &[b"v", b"0"]), invalid);
+        assert_eq!(eval(acquire, &[b"v", b"0"]), invalid);
+        assert_eq!(eval(increment, &[b"x"]), "$-1");
+        assert_eq!(client.ask("EXISTS lock"), ":0");
     }
 }

@@ -106,7 +106,7 @@ fn the_handshakes_of_clients() {
         lines.contains("id=0 ") && lines.contains(" resp=2"),
         "{lines}"
     );
-    assert!(client.ask("COMMAND").starts_with("*93\r\n"));
+    assert!(client.ask("COMMAND").starts_with("*95\r\n"));
     assert!(client.ask("COMMAND DOCS get").contains("summary"));
     assert_eq!(client.ask("QUIT"), "+OK");
     assert!(client.is_closed);

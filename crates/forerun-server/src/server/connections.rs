@@ -24,6 +24,11 @@ use super::buffers::{BufferMemory, Buffers};
 struct ConnectionInfo {
     peer: Peer,
     listener: Arc<str>,
+    /// When it was admitted, in seconds on the server's clock.
+    since_s: u64,
+    /// The memory of its buffers.
+    input_bytes: AtomicUsize,
+    output_bytes: AtomicUsize,
     /// Time of the last input from the client, in seconds on the server's clock.
     last_heard_s: AtomicU64,
     /// A [`ConnectionState`].
@@ -150,6 +155,9 @@ impl Connections {
         let info = Arc::new(ConnectionInfo {
             peer,
             listener: listener.clone(),
+            since_s: now_s,
+            input_bytes: AtomicUsize::new(0),
+            output_bytes: AtomicUsize::new(0),
             last_heard_s: AtomicU64::new(now_s),
             state: AtomicU8::new(ConnectionState::Idle as u8),
         });
@@ -240,8 +248,8 @@ impl Connections {
         &self.buffers
     }
 
-    /// Calls `line` with each connection's number, field and value, as `stats conns` shows them.
-    /// The listeners come first and have numbers of their own.
+    /// Calls `line` with each connection's number, field and value, as `stats conns` and `CLIENT
+    /// LIST` show them. The listeners come first and have numbers of their own.
     pub(crate) fn describe(&self, now_s: u64, line: &mut dyn FnMut(u64, &str, &str)) {
         let listeners = self.listeners().clone();
         for (id, name) in listeners.iter().enumerate() {
@@ -263,6 +271,14 @@ impl Connections {
             line(id, "listen_addr", &with_kind(&info.listener));
             line(id, "state", state);
             line(id, "secs_since_last_cmd", &silent_s.to_string());
+            let age_s = now_s.saturating_sub(info.since_s);
+            line(id, "age_s", &age_s.to_string());
+            for (name, bytes) in [
+                ("input_bytes", &info.input_bytes),
+                ("output_bytes", &info.output_bytes),
+            ] {
+                line(id, name, &bytes.load(RELAXED).to_string());
+            }
         }
     }
 
@@ -303,6 +319,8 @@ impl Ticket {
     pub(crate) fn hold(&mut self, held: BufferMemory) {
         if held != self.held {
             self.connections.buffers.change(self.held, held);
+            self.info.input_bytes.store(held.input_bytes, RELAXED);
+            self.info.output_bytes.store(held.output_bytes, RELAXED);
             self.held = held;
         }
     }
@@ -391,6 +409,19 @@ mod tests {
         assert_eq!(ids, [1, 2]);
         assert_eq!(stats.connection_bytes, 0);
         let mut third = third;
+        let held = BufferMemory {
+            input_bytes: 7,
+            output_bytes: 8,
+        };
+        third.hold(held);
+        let mut shown = Vec::new();
+        connections.describe(5, &mut |id, name, value| {
+            let is_new = matches!(name, "age_s" | "input_bytes" | "output_bytes");
+            if id == third.number() && is_new {
+                shown.push(format!("{name} {value}"));
+            }
+        });
+        assert_eq!(shown, ["age_s 5", "input_bytes 7", "output_bytes 8"]);
         third.occupy(1000);
         assert!(connections.stats().connection_bytes > 1000);
         drop((second, third));

@@ -86,6 +86,10 @@ fn put(name: &[u8], lines: &mut Lines, context: &CommandContext<'_>) -> bool {
 fn conns(lines: &mut Lines, context: &CommandContext<'_>) {
     let server = &context.shared.server;
     server.describe_connections(&mut |number, name, value| {
+        // memcached does not show these.
+        if matches!(name, "age_s" | "input_bytes" | "output_bytes") {
+            return;
+        }
         let value = if name == "state" && number == context.connection {
             "conn_parse_cmd"
         } else {

@@ -13,7 +13,7 @@ const OUTPUT_BYTES_MAX: usize = 80 << 20;
 
 /// Words of requests that the bytes of a fuzzer choose from.
 #[rustfmt::skip]
-const WORDS: [&[u8]; 99] = [
+const WORDS: [&[u8]; 101] = [
     b"GET", b"SET", b"MGET", b"MSET", b"DEL", b"EXISTS", b"INCR", b"INCRBYFLOAT", b"APPEND",
     b"STRLEN", b"GETRANGE", b"SETRANGE", b"EXPIRE", b"PEXPIREAT", b"TTL", b"PTTL", b"PERSIST",
     b"TYPE", b"SCAN", b"KEYS", b"SUBSTR", b"DBSIZE", b"FLUSHALL", b"RENAME", b"RENAMENX",
@@ -27,6 +27,7 @@ const WORDS: [&[u8]; 99] = [
     b"SETNAME", b"SELECT", b"NOVALUES", b"FOO", b"MSETEX", b"MOVE", b"FLUSHDB",
     b"if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) \
       else return 0 end",
+    b"HGETDEL", b"FIELDS",
 ];
 
 /// Sends requests to a session, once as a whole and once in pieces, with a fast and a slow reader,

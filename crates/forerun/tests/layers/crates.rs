@@ -271,6 +271,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "resp",
             "auth",
             "counters",
+            "error_counters",
             "command_counters",
             "prefix_counts",
             "settings",

@@ -39,7 +39,7 @@ Examples:
   forerun top cache1:11211 --user alice --password-file password
   forerun top cache1:11211 --tls --ssl-ca-cert ca.pem")]
 pub struct Args {
-    /// The servers, as HOST:PORT
+    /// The servers, as HOST:PORT, with the ports of memcached's protocol
     #[arg(required = true, value_name = "HOST:PORT")]
     servers: Vec<String>,
     /// Seconds between two views

@@ -13,6 +13,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Requests whose answers are timed for each sample.
 const PROBES: usize = 20;
+/// What a listener of RESP makes known by an answer that begins with a minus sign.
+const SPEAKS_RESP: &str = "speaks RESP at this port: name the one of memcached's protocol";
 
 /// Names and values.
 type Stats = Vec<(String, String)>;
@@ -88,6 +90,9 @@ impl Connection {
             if line == login::UNAUTHENTICATED {
                 return Ok(Err(login::NEEDS_USER.to_owned()));
             }
+            if stats.is_empty() && is_of_resp(&line) {
+                return Err(SPEAKS_RESP.to_owned());
+            }
             if stats.is_empty() && is_refusal(&line) {
                 return Ok(Err(answers(&line)));
             }
@@ -118,6 +123,11 @@ fn is_refusal(line: &str) -> bool {
     line == "ERROR" || line.starts_with("CLIENT_ERROR ") || line.starts_with("SERVER_ERROR ")
 }
 
+/// Whether a line is an error of RESP. No answer of memcached's protocol begins like this.
+fn is_of_resp(line: &str) -> bool {
+    line.starts_with('-')
+}
+
 fn answers(line: &str) -> String {
     format!("answers {line:?}")
 }
@@ -129,6 +139,7 @@ fn shown(error: Error) -> String {
             Failure::Connect(error) | Failure::Io(error) => format!("does not answer: {error}"),
             Failure::TimedOut(time) => format!("does not answer within {time:?}"),
             Failure::Closed => "closed the connection".to_owned(),
+            Failure::Authentication(line) if is_of_resp(&line) => SPEAKS_RESP.to_owned(),
             Failure::Authentication(line) => format!("cannot authenticate: it answers {line:?}"),
             failure => failure.to_string(),
         },
@@ -222,6 +233,25 @@ pub(super) mod tests {
             let error = connection(part).sample().err().expect("an error");
             assert!(error.contains("does not answer within"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_port_of_resp_is_recognised() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = ServerAddress::tcp("127.0.0.1", listener.local_addr().expect("one").port());
+        std::thread::spawn(move || {
+            let (mut answers, _) = listener.accept().expect("a connection");
+            let error = b"-ERR unknown command 'stats', with args beginning with: \r\n";
+            answers.write_all(error).expect("it is sent");
+            // The client has read it once it closes the connection.
+            let _ = BufReader::new(answers).lines().count();
+        });
+        let mut connection = Connection::open(&server, &Login::default()).expect("it accepts");
+        let error = connection.sample().err().expect("an error");
+        assert!(
+            error.contains("RESP") && error.contains("memcached"),
+            "{error}"
+        );
     }
 
     #[test]

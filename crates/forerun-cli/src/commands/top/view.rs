@@ -80,6 +80,10 @@ fn rates(view: &mut View, before: &Sample, now: &Sample) {
         rate(deletes),
         rate(counters.into_iter().map(of).sum())
     ));
+    if now.number("cmd_resp") > 0 {
+        let (commands, errors) = (rate(of("cmd_resp")), rate(of("resp_errors")));
+        view.line(format_args!("  RESP         {commands}, errors {errors}"));
+    }
     view.line(format_args!(
         "  evicted      {}, expired {}",
         rate(of("evictions")),
@@ -161,6 +165,8 @@ mod tests {
                 ("bytes", 32 << 20),
                 ("limit_maxbytes", 64 << 20),
                 ("bytes_read", 4 << 20),
+                ("cmd_resp", 600),
+                ("resp_errors", 4),
             ],
         );
         let shown = text("here:1", Some(&before), &now);
@@ -182,6 +188,10 @@ mod tests {
             shown.contains(&format!("  evicted      {}/s,", of(4))),
             "{shown}"
         );
+        let resp = format!("  RESP         {}/s, errors {}/s\n", of(600), of(4));
+        assert!(shown.contains(&resp), "{shown}");
+        let silent = text("here:1", Some(&before), &before);
+        assert!(!silent.contains("RESP"), "{silent}");
         let first = text("here:1", None, &now);
         assert!(
             !first.contains("gets") && first.contains("memory"),

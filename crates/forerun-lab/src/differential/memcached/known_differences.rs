@@ -186,8 +186,8 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         ANY,
-        "A line other than `get` and `gets` may have up to 16 KiB, and a list of keys any length. \
-         Memcached closes the connection above 2 KiB unless the rest has already arrived.",
+        "Memcached closes the connection if a line has more than 2 KiB and its rest has not \
+         arrived.",
     ),
     not_generated(
         ANY,
@@ -201,11 +201,7 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         "A watcher of fetchers sees only reads; memcached also shows the lookups that writes make. \
          `watch` may follow other commands in the pipeline; memcached refuses that.",
     ),
-    not_generated(
-        ANY,
-        "The largest value is `--max-item-size` minus the key and 32 bytes. Memcached's overhead \
-         is different.",
-    ),
+    not_generated(ANY, "Memcached's overhead of a value is different."),
     masked(
         ANY,
         "`version` returns the memcached version that the server follows, then its own version.",

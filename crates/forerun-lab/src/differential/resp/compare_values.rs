@@ -21,7 +21,7 @@ pub(super) enum Rule {
     Equal,
     /// The same elements, in any order.
     Unordered,
-    /// The same pairs, in any order.
+    /// The same pairs, in any order, each an array of its own or not.
     UnorderedPairs,
     /// Times left, or of the day, whose unit is so many milliseconds. Negative ones are equal.
     Time {
@@ -56,6 +56,12 @@ pub(super) fn rule_of(command: &Command) -> Rule {
     match &word(0)[..] {
         "KEYS" | "HKEYS" | "HVALS" => Rule::Unordered,
         "HGETALL" => Rule::UnorderedPairs,
+        "HRANDFIELD" => match (&word(2)[..], &word(3)[..]) {
+            ("1000", "WITHVALUES") => Rule::UnorderedPairs,
+            ("1000", _) => Rule::Unordered,
+            // A history that is being shortened may ask for fewer than all.
+            _ => Rule::SameType,
+        },
         "TTL" | "EXPIRETIME" => Rule::Time { unit_ms: 1000 },
         "PTTL" | "PEXPIRETIME" => Rule::Time { unit_ms: 1 },
         "RANDOMKEY" | "TIME" => Rule::SameType,
@@ -205,7 +211,11 @@ fn values_agree(rule: Rule, ours: &Value<'_>, theirs: &Value<'_>, kinds: [Kind; 
         Rule::Equal => false,
         Rule::SameType | Rule::Nothing => true,
         Rule::Unordered => items().is_some_and(|(a, b)| sorted(a, 1) == sorted(b, 1)),
-        Rule::UnorderedPairs => items().is_some_and(|(a, b)| sorted(a, 2) == sorted(b, 2)),
+        Rule::UnorderedPairs => items().is_some_and(|(a, b)| {
+            let are_nested = a.first().is_some_and(|first| first.items().is_some());
+            let width = if are_nested { 1 } else { 2 };
+            sorted(a, width) == sorted(b, width)
+        }),
         Rule::Page { words } => {
             let page = |value: &Value<'_>| match value.items() {
                 Some([cursor, elements]) => {
@@ -396,7 +406,16 @@ mod tests {
             "*4\r\n+b\r\n+2\r\n+a\r\n+1\r\n",
         );
         assert!(agrees("HGETALL h", one, other));
-        assert!(!agrees("HGETALL h", one, "*4\r\n+b\r\n+1\r\n+a\r\n+2\r\n"));
+        let swapped = "*4\r\n+b\r\n+1\r\n+a\r\n+2\r\n";
+        assert!(!agrees("HGETALL h", one, swapped));
+        let random = "HRANDFIELD h 1000 WITHVALUES";
+        assert!(agrees(random, one, other) && !agrees(random, one, swapped));
+        let (one, other) = (
+            "*2\r\n*2\r\n+a\r\n+1\r\n*2\r\n+b\r\n+2\r\n",
+            "*2\r\n*2\r\n+b\r\n+2\r\n*2\r\n+a\r\n+1\r\n",
+        );
+        assert!(agrees(random, one, other) && !agrees(random, one, ab));
+        assert!(agrees("HRANDFIELD h 1000", ab, ba) && !agrees("HRANDFIELD h 1000", ab, one));
     }
 
     #[test]

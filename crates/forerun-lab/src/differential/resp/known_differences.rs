@@ -1,7 +1,8 @@
-//! The intended differences, each with its reason. The test accepts no others.
+//! The intended differences. The test accepts no others.
 //!
-//! This file also implements what `Masked` differences allow; [`generate`](super::generate) leaves
-//! out those that are `NotGenerated`.
+//! docs/operate/resp.md lists the same differences in the same words, and a test here compares the
+//! two. This file also implements what `Masked` differences allow;
+//! [`generate`](super::generate) leaves out those that are `NotGenerated`.
 
 use super::programs::Kind;
 use super::reply_value::Value;
@@ -11,61 +12,57 @@ const REDIS: &str = "Redis 7.0";
 const VALKEY: &str = "Valkey 9.1";
 const ANY: &str = "all versions";
 
-/// All differences.
+/// All differences, in the order of docs/operate/resp.md.
 pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     masked(
         ANY,
-        "`HELLO`, `INFO`, `CLIENT ID`, `CLIENT LIST`, `TIME` and `MEMORY USAGE` tell about the \
-         server and its connections.",
+        "`HELLO`, `INFO`, `CLIENT`, `TIME` and `MEMORY USAGE` tell of this server.",
     ),
     masked(
         ANY,
-        "`OBJECT ENCODING` other than `int` depends on how a server stores values. Each number is \
-         `int`, also one that `APPEND` has made.",
+        "`OBJECT ENCODING` says what Redis would use, and `int` for each number.",
     ),
     masked(
         ANY,
-        "`COMMAND INFO` describes flags, categories and tips of its version.",
+        "`COMMAND INFO` has flags, categories and tips of its own.",
     ),
     ends(
         ANY,
-        "A key that was missing when it was watched, and is missing again, does not abort a \
-         transaction.",
+        "A watched key that was missing, and is missing again, does not abort a transaction.",
     ),
-    not_generated(ANY, "A time to live ends after at most 136 years."),
+    not_generated(
+        ANY,
+        "A time to live is exact to the millisecond, and ends after at most 136 years.",
+    ),
     not_generated(
         ANY,
         "`KEYS`, `SCAN`, `HSCAN`, `RANDOMKEY` and, with several databases, `FLUSHDB` are refused \
          in a transaction.",
     ),
-    masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
+    masked(VALKEY, "Valkey's `NOSCRIPT` does not mention `EVAL`."),
     not_generated(
         VALKEY,
-        "`MULTI` and `WATCH` within a transaction abort it, and `CLIENT REPLY` is refused there. \
-         In Redis 7.0 the first two are errors that leave it as it is, and the third is queued.",
+        "In Valkey, `MULTI` and `WATCH` abort an open transaction.",
     ),
-    not_generated(
-        VALKEY,
-        "The two bytes after a value must be a line end. Redis 7.0 skips them.",
-    ),
-    not_generated(
-        VALKEY,
-        "`SCAN` with an unknown `TYPE` is an error. In Redis 7.0 it finds nothing.",
-    ),
-    masked(
-        REDIS,
-        "`SCAN` with a negative or an empty cursor, or one with a plus sign, is no error.",
-    ),
-    not_generated(VALKEY, "`GETEX` of a missing key refuses a wrong time."),
-    not_generated(
-        VALKEY,
-        "In a line, a word may go on after its closing quote. In Redis 7.0 the quotes are \
-         unbalanced.",
-    ),
-    not_generated(VALKEY, "A line loses its bytes of the value 255."),
     not_generated(
         REDIS,
-        "`CLIENT SETINFO` and `CLIENT NO-TOUCH` are unknown, and `READONLY` fails.",
+        "Redis queues `CLIENT REPLY` in a transaction. Valkey refuses it too.",
+    ),
+    not_generated(REDIS, "Redis does not check the line end after a value."),
+    not_generated(VALKEY, "Valkey's `SCAN` refuses an unknown `TYPE`."),
+    masked(REDIS, "Redis accepts negative and empty cursors."),
+    not_generated(
+        VALKEY,
+        "Valkey's `GETEX` refuses a wrong time even if the key is missing.",
+    ),
+    not_generated(
+        VALKEY,
+        "In lines, Valkey lets words go on after a closing quote, and drops bytes of the value \
+         255.",
+    ),
+    not_generated(
+        REDIS,
+        "Redis lacks `CLIENT SETINFO` and `CLIENT NO-TOUCH`, and refuses `READONLY`.",
     ),
     not_generated(
         ANY,
@@ -95,4 +92,18 @@ pub(super) fn errors_agree(ours: &[u8], theirs: &[u8], kinds: [Kind; 2]) -> bool
     is_cursor(ours)
         || is_cursor(theirs)
         || (kinds.contains(&Kind::Valkey) && both_start(b"NOSCRIPT "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::differential::protocol::listed_in;
+
+    #[test]
+    fn the_document_lists_the_same_differences() {
+        let document = include_str!("../../../../../docs/operate/resp.md");
+        let listed: Vec<&str> = DIFFERENCES.iter().map(|one| one.text).collect();
+        let heading = "## Differences from Redis and Valkey";
+        assert_eq!(listed_in(document, heading), listed);
+    }
 }

@@ -37,6 +37,23 @@ impl Generator {
             35 => of("HSTRLEN").add(self.field()),
             36 => of("HMGET"),
             37 => of("HGETALL").add("x"),
+            // All fields, or none: other answers are random.
+            38 => {
+                let rest = self.pick(&[
+                    "1000",
+                    "1000",
+                    "1000 WITHVALUES",
+                    "1000 WITHVALUES",
+                    "0",
+                    "0 WITHVALUES",
+                    "x",
+                    "1000 x",
+                    "1000 WITHVALUES x",
+                    "4611686018427387904 WITHVALUES",
+                    "-9223372036854775808",
+                ]);
+                of("HRANDFIELD").add_line(rest)
+            }
             _ => of("HSET").add(self.field()),
         }
     }
