@@ -5,6 +5,7 @@ mod compression;
 mod events;
 mod expiry;
 mod ingest;
+mod ingest_commit;
 mod parallel_compaction;
 mod range_deletions;
 mod statistics;
