@@ -49,7 +49,17 @@ class DbStats(TypedDict):
     obsolete_bytes: int
     write_stalls_stalls: int
     write_stalls_stalled_us: int
+    write_stalls_memory_stalls: int
+    write_stalls_memory_stalled_us: int
+    write_stalls_level0_stalls: int
+    write_stalls_level0_stalled_us: int
+    write_stalls_ingestion_stalls: int
+    write_stalls_ingestion_stalled_us: int
+    write_stalls_backup_stalls: int
+    write_stalls_backup_stalled_us: int
     write_stalls_slowed_us: int
+    write_stalls_switch_stalls: int
+    write_stalls_switch_stalled_us: int
     write_stalls_log_stalls: int
     write_stalls_log_stalled_us: int
     last_sequence: int
@@ -288,7 +298,17 @@ class TableStats(TypedDict):
     store_obsolete_bytes: int
     store_write_stalls_stalls: int
     store_write_stalls_stalled_us: int
+    store_write_stalls_memory_stalls: int
+    store_write_stalls_memory_stalled_us: int
+    store_write_stalls_level0_stalls: int
+    store_write_stalls_level0_stalled_us: int
+    store_write_stalls_ingestion_stalls: int
+    store_write_stalls_ingestion_stalled_us: int
+    store_write_stalls_backup_stalls: int
+    store_write_stalls_backup_stalled_us: int
     store_write_stalls_slowed_us: int
+    store_write_stalls_switch_stalls: int
+    store_write_stalls_switch_stalled_us: int
     store_write_stalls_log_stalls: int
     store_write_stalls_log_stalled_us: int
     store_last_sequence: int

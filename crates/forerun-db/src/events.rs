@@ -157,8 +157,8 @@ pub enum CompactionReason {
     Requested,
 }
 
-/// What a write waits for. A wait for the log has no events:
-/// [`WriteStalls`](crate::WriteStalls) counts it.
+/// What a write waits for. [`WriteStalls`](crate::WriteStalls) counts each of them, and waits for
+/// the log and for other writes, which have no events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteStallReason {

@@ -7,6 +7,7 @@ use forerun_core::{Backing, Latency, metrics};
 
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
+use super::write_stalls::WriteStalls;
 use crate::Error;
 use crate::cache::PageCacheStats;
 use crate::io::reads::ring_refusals;
@@ -129,27 +130,6 @@ impl KeyspaceStats {
 }
 
 metrics! {
-    /// How often and how long writes waited: because flushes, compactions or syncs of the log did
-    /// not keep up, or for an ingestion or a backup.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-    #[non_exhaustive]
-    pub struct WriteStalls {
-        /// Writes that had to wait.
-        counter stalls: u64,
-        /// The sum of their waits, in microseconds.
-        counter stalled_us: u64,
-        /// The sum of the pauses that slowed writes down, in microseconds.
-        counter slowed_us: u64,
-        /// Buffered writes that waited at least a millisecond for the log: for a sync that another
-        /// write asked for, or for the disk to take segments that the log has left.
-        counter log_stalls: u64,
-        /// The sum of their waits, in microseconds.
-        counter log_stalled_us: u64,
-    }
-}
-
-metrics! {
     /// Statistics of a store: its present contents, and counters since it was opened.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -183,7 +163,7 @@ metrics! {
         gauge obsolete_files: usize,
         /// Bytes of these files.
         gauge obsolete_bytes: u64,
-        /// Writes that waited for flushes, compactions and the log.
+        /// Writes that waited, by reason.
         group write_stalls: WriteStalls,
         /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for
         /// one keyspace is retried less and less often; [`KeyspaceStats::compaction_failure`]
@@ -413,23 +393,7 @@ impl fmt::Display for Stats {
             )?;
         }
         if self.write_stalls != WriteStalls::default() {
-            let WriteStalls {
-                stalls,
-                stalled_us,
-                slowed_us,
-                log_stalls,
-                log_stalled_us,
-            } = self.write_stalls;
-            write!(
-                f,
-                "\npressure   {} waited {} ms, {} for the log {} ms; others were slowed down by {} \
-                 ms",
-                counted(stalls, "write"),
-                stalled_us / 1000,
-                counted(log_stalls, "write"),
-                log_stalled_us / 1000,
-                slowed_us / 1000
-            )?;
+            write!(f, "\npressure   {}", self.write_stalls)?;
         }
         let latencies = [
             ("get", &self.get),

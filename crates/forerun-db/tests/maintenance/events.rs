@@ -272,7 +272,7 @@ fn a_write_that_flushes_to_get_memory_begins_and_ends_a_stall() {
         _ => None,
     });
     assert_eq!(ended.collect::<Vec<_>>(), [WriteStallReason::Memory]);
-    assert_eq!(stats.write_stalls.stalls, 1);
+    assert_eq!(stats.write_stalls.memory_stalls, 1);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_write_that_waits_for_an_ingestion_begins_and_ends_a_stall() {
         _ => None,
     });
     assert_eq!(ended.collect::<Vec<_>>(), [WriteStallReason::Ingestion]);
-    assert_eq!(stalls.stalls, 1);
+    assert_eq!(stalls.ingestion_stalls, 1);
 }
 
 #[test]
