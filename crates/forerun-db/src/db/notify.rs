@@ -13,7 +13,7 @@ use super::Inner;
 use super::background_work::Task;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::FrozenMemTables;
-use crate::events::{BackgroundTask, CompactionReason, DbEvent, EventListener, WriteStallReason};
+use crate::events::{BackgroundTask, CompactionReason, DbEvent, Listener, WriteStallReason};
 use crate::tree::compact::Compacted;
 use crate::tree::pick::Compaction;
 use crate::{Error, Result, panics};
@@ -22,7 +22,7 @@ use crate::{Error, Result, panics};
 pub(super) struct WriteStall<'a> {
     inner: &'a Inner,
     /// Who heard that it began. The store may be closed meanwhile.
-    listener: Option<Arc<dyn EventListener>>,
+    listener: Option<Listener>,
     reason: WriteStallReason,
     begun: Instant,
     /// How long it has waited, if it waits no more.

@@ -2,6 +2,7 @@
 
 mod compaction;
 mod compression;
+mod dropped_listeners;
 mod events;
 mod expiry;
 mod ingest;
