@@ -63,6 +63,8 @@ class DbStats(TypedDict):
     write_stalls_log_stalls: int
     write_stalls_log_stalled_us: int
     last_sequence: int
+    snapshots: int
+    oldest_snapshot_age_s: int
     write_batches: int
     log_groups: int
     log_written_bytes: int
@@ -312,6 +314,8 @@ class TableStats(TypedDict):
     store_write_stalls_log_stalls: int
     store_write_stalls_log_stalled_us: int
     store_last_sequence: int
+    store_snapshots: int
+    store_oldest_snapshot_age_s: int
     store_write_batches: int
     store_log_groups: int
     store_log_written_bytes: int

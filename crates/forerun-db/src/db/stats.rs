@@ -3,6 +3,7 @@
 use std::fmt;
 
 use forerun_core::size::counted;
+use forerun_core::sync::time;
 use forerun_core::{Backing, Latency, metrics};
 
 use super::Inner;
@@ -172,6 +173,12 @@ metrics! {
         /// Sequence number of the newest visible operation, which is the number of operations ever
         /// applied.
         counter last_sequence: u64,
+        /// Snapshots that are held: see [`Db::snapshot`](crate::Db::snapshot). What they see stays
+        /// on disk, whatever replaces it.
+        gauge snapshots: usize,
+        /// How many seconds ago the oldest of them was taken; 0 if there is none. Of those between
+        /// which nothing was written, the first counts as long as one is held.
+        gauge oldest_snapshot_age_s: u64,
         /// Batches written; a `put` is a batch of one.
         counter write_batches: u64,
         /// Groups of batches, each written to the log with one call.
@@ -222,6 +229,7 @@ impl Inner {
         let log = self.write_path.log_counts();
         let poisoned = self.write_path.poison();
         let obsolete = self.tree.obsolete_files.counts();
+        let (snapshots, oldest_age) = self.snapshots.count_and_age(time::now());
         let open = self.keyspaces.load();
         let keyspaces: Vec<_> = open.iter().map(|data| KeyspaceStats::of(data)).collect();
         let mut levels = Vec::new();
@@ -253,6 +261,8 @@ impl Inner {
             write_stalls: self.counters.write_stalls(&log),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
             last_sequence: self.write_path.visible_sequence(),
+            snapshots,
+            oldest_snapshot_age_s: oldest_age.as_secs(),
             write_batches: log.batches + self.counters.write_batches(),
             log_groups: log.groups,
             log_written_bytes: log.written_bytes,
@@ -391,6 +401,10 @@ impl fmt::Display for Stats {
                 counted(self.obsolete_files, "file"),
                 counted(self.obsolete_bytes, "byte")
             )?;
+        }
+        if self.snapshots > 0 {
+            let (held, age_s) = (self.snapshots, self.oldest_snapshot_age_s);
+            write!(f, "\nsnapshots  {held}, the oldest {age_s} s old")?;
         }
         if self.write_stalls != WriteStalls::default() {
             write!(f, "\npressure   {}", self.write_stalls)?;
