@@ -145,7 +145,10 @@ impl Builder {
     /// [`open`](Builder::open) refuses it together with [`host_capacity`](Builder::host_capacity)
     /// or [`host_bytes`](Builder::host_bytes). It replaces [`Options::cache_bytes`] and
     /// [`Options::memory_limit_bytes`] of [`store_options`](Builder::store_options), whatever their
-    /// values, and lowers [`Options::memtable_bytes`] to half of what memtables may take.
+    /// values, and lowers [`Options::memtable_bytes`] to half of what memtables may take. It also
+    /// fits the shape of the store's tree to the budget, except for what [`Options::tree`] has
+    /// changed: loading ten times a budget of up to 340 MiB then writes at most eight times the
+    /// bytes of keys and rows, log included, in any order of keys.
     ///
     /// It does not include the rows of the device tier and the buffers of running calls. Two parts
     /// can exceed their share: a store keeps the root pages of its runs and 8 bytes for each page
