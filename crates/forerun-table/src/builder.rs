@@ -13,7 +13,7 @@ use crate::options::DeviceChoice;
 use crate::options::{Admission, HostCapacity, Policies, Promotion, WhenHostFull, WritePolicy};
 use crate::table::Table;
 use crate::{Dtype, Error, Result, RowType};
-use forerun_core::Pages;
+use forerun_core::{Pages, memory_limit};
 use forerun_db::{Access, Background, Db, Options, RunOptions};
 use std::path::PathBuf;
 
@@ -41,6 +41,9 @@ pub struct Builder {
 
 /// Default capacity of the host tier of a table with a store.
 const HOST_ROWS: usize = 1 << 16;
+
+/// An automatic budget where no limit of the process's memory is known.
+const BUDGET_BYTES_UNKNOWN: u64 = 256 << 20;
 
 /// The tier below the host tier.
 #[derive(Clone, Debug)]
@@ -168,6 +171,28 @@ impl Builder {
     pub fn memory_bytes(mut self, bytes: usize) -> Builder {
         self.memory_bytes = Some(bytes);
         self
+    }
+
+    /// [`memory_bytes`](Self::memory_bytes) with half of what the process may use: of the machine's
+    /// memory, `RLIMIT_AS`, or the smallest limit of its control groups, as it is now. Where the
+    /// system does not tell, 256 MiB. Each table that asks for this gets as much, so it is for a
+    /// process with one.
+    ///
+    /// ```
+    /// use forerun_table::{Dtype, Table};
+    ///
+    /// let builder = Table::builder(Dtype::F32, 64).memory_auto();
+    /// assert!(builder.memory_budget().is_some_and(|bytes| bytes > 0));
+    /// ```
+    pub fn memory_auto(self) -> Builder {
+        let bytes = memory_limit().map_or(BUDGET_BYTES_UNKNOWN, |limit| limit.bytes / 2);
+        self.memory_bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    /// The maximum memory of the table, in bytes, if [`memory_bytes`](Self::memory_bytes) or
+    /// [`memory_auto`](Self::memory_auto) has set one.
+    pub fn memory_budget(&self) -> Option<usize> {
+        self.memory_bytes
     }
 
     /// The directory of the store, which holds all rows that the host tier does not. Default: none;
