@@ -154,7 +154,7 @@ impl Builder {
     /// bytes of keys and rows, log included, in any order of keys.
     ///
     /// It does not include the rows of the device tier and the buffers of running calls. Two parts
-    /// can exceed their share: a store keeps the root pages of its runs and 8 bytes for each page
+    /// can exceed their share: a store keeps the root pages of its runs and 16 bytes for each page
     /// of 4 KiB in memory, even if the cache's share is smaller; and if rows are short and the
     /// budget is a large part of the machine's memory, the index starts small, and may exceed its
     /// share while it grows. Default: none.
