@@ -173,10 +173,10 @@ metrics! {
         /// Sequence number of the newest visible operation, which is the number of operations ever
         /// applied.
         counter last_sequence: u64,
-        /// Snapshots that are held: see [`Db::snapshot`](crate::Db::snapshot). What they see stays
-        /// on disk, whatever replaces it.
+        /// Snapshots that are held. What they see stays on disk, whatever replaces it: see
+        /// [`Db::snapshot`](crate::Db::snapshot).
         gauge snapshots: usize,
-        /// How many seconds ago the oldest of them was taken; 0 if there is none. Of those between
+        /// How many seconds ago the oldest snapshot was taken; 0 if there is none. Of those between
         /// which nothing was written, the first counts as long as one is held.
         gauge oldest_snapshot_age_s: u64,
         /// Batches written; a `put` is a batch of one.

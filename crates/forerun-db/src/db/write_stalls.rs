@@ -21,20 +21,20 @@ metrics! {
         counter stalls: u64,
         /// The sum of their waits, in microseconds.
         counter stalled_us: u64,
-        /// Writes among them that waited for memory: see
-        /// [`WriteStallReason`](crate::WriteStallReason).
+        /// Writes that waited for memory. These and the next three are parts of `stalls`, for
+        /// each [`WriteStallReason`](crate::WriteStallReason).
         counter memory_stalls: u64,
         /// The sum of the waits for memory, in microseconds.
         counter memory_stalled_us: u64,
-        /// Writes among them that waited for a compaction of a full level 0.
+        /// Writes that waited for a compaction of a full level 0.
         counter level0_stalls: u64,
         /// The sum of the waits for level 0, in microseconds.
         counter level0_stalled_us: u64,
-        /// Writes among them that waited for the commit of an ingestion.
+        /// Writes that waited for the commit of an ingestion.
         counter ingestion_stalls: u64,
         /// The sum of the waits for ingestions, in microseconds.
         counter ingestion_stalled_us: u64,
-        /// Writes among them that waited for the beginning of a backup.
+        /// Writes that waited for the beginning of a backup.
         counter backup_stalls: u64,
         /// The sum of the waits for backups, in microseconds.
         counter backup_stalled_us: u64,
