@@ -49,10 +49,22 @@ class DbStats(TypedDict):
     obsolete_bytes: int
     write_stalls_stalls: int
     write_stalls_stalled_us: int
+    write_stalls_memory_stalls: int
+    write_stalls_memory_stalled_us: int
+    write_stalls_level0_stalls: int
+    write_stalls_level0_stalled_us: int
+    write_stalls_ingestion_stalls: int
+    write_stalls_ingestion_stalled_us: int
+    write_stalls_backup_stalls: int
+    write_stalls_backup_stalled_us: int
     write_stalls_slowed_us: int
+    write_stalls_switch_stalls: int
+    write_stalls_switch_stalled_us: int
     write_stalls_log_stalls: int
     write_stalls_log_stalled_us: int
     last_sequence: int
+    snapshots: int
+    oldest_snapshot_age_s: int
     write_batches: int
     log_groups: int
     log_written_bytes: int
@@ -289,10 +301,22 @@ class TableStats(TypedDict):
     store_obsolete_bytes: int
     store_write_stalls_stalls: int
     store_write_stalls_stalled_us: int
+    store_write_stalls_memory_stalls: int
+    store_write_stalls_memory_stalled_us: int
+    store_write_stalls_level0_stalls: int
+    store_write_stalls_level0_stalled_us: int
+    store_write_stalls_ingestion_stalls: int
+    store_write_stalls_ingestion_stalled_us: int
+    store_write_stalls_backup_stalls: int
+    store_write_stalls_backup_stalled_us: int
     store_write_stalls_slowed_us: int
+    store_write_stalls_switch_stalls: int
+    store_write_stalls_switch_stalled_us: int
     store_write_stalls_log_stalls: int
     store_write_stalls_log_stalled_us: int
     store_last_sequence: int
+    store_snapshots: int
+    store_oldest_snapshot_age_s: int
     store_write_batches: int
     store_log_groups: int
     store_log_written_bytes: int

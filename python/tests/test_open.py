@@ -63,6 +63,17 @@ def test_one_budget_holds_for_rows_index_and_pages(tmp_path, writes):
         )
 
 
+def test_an_automatic_budget_is_half_of_what_the_process_may_use(tmp_path):
+    limits = {}
+    for memory in ("auto", "50%"):
+        with forerun.Table(1024, path=tmp_path / memory, memory=memory) as table:
+            limits[memory] = table.stats()["memory_limit_bytes"]
+            assert 'memory="' in repr(table)
+    assert abs(limits["auto"] - limits["50%"]) < MIB
+    with pytest.raises(errors.InvalidArgumentError, match="leave out `host_bytes`"):
+        forerun.Table(4, memory="auto", host_bytes="1MiB")
+
+
 def test_a_budget_without_a_store_is_all_for_rows():
     with forerun.Table(16, memory="1MiB", when_full="evict") as table:
         rows = np.zeros((50_000, 16), np.float32)

@@ -157,8 +157,8 @@ pub enum CompactionReason {
     Requested,
 }
 
-/// What a write waits for. A wait for the log has no events:
-/// [`WriteStalls`](crate::WriteStalls) counts it.
+/// What a write waits for. [`WriteStalls`](crate::WriteStalls) counts each of them, and waits for
+/// the log and for other writes, which have no events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteStallReason {
@@ -188,11 +188,29 @@ pub enum BackgroundTask {
     LogSync,
 }
 
+/// A reference to the listener. The last one drops it: the user's code, which may panic, in any
+/// thread of the store or of its users.
+#[derive(Clone)]
+pub(crate) struct Listener(Option<Arc<dyn EventListener>>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let listener = self.0.take();
+        let dropped = panics::catch("dropping the event listener", || {
+            drop(listener);
+            Ok(())
+        });
+        if let Err(error) = dropped {
+            tracing::error!(%error, "the event listener is gone");
+        }
+    }
+}
+
 /// Passes events to the listener, if there is one.
 pub(crate) struct EventSender {
     /// Whether there is one until the store is closed.
     is_on: bool,
-    listener: Mutex<Option<Arc<dyn EventListener>>>,
+    listener: Mutex<Option<Listener>>,
     has_panicked: AtomicBool,
 }
 
@@ -200,7 +218,7 @@ impl EventSender {
     pub(crate) fn new(listener: Option<Arc<dyn EventListener>>) -> EventSender {
         EventSender {
             is_on: listener.is_some(),
-            listener: Mutex::new(listener),
+            listener: Mutex::new(listener.map(|of| Listener(Some(of)))),
             has_panicked: AtomicBool::new(false),
         }
     }
@@ -211,22 +229,16 @@ impl EventSender {
     }
 
     /// The listener, for an event that may come after the store has been closed.
-    pub(crate) fn listener(&self) -> Option<Arc<dyn EventListener>> {
+    pub(crate) fn listener(&self) -> Option<Listener> {
         // Most stores have none, and take no lock.
         self.is_on.then(|| self.lock().clone()).flatten()
     }
 
     /// Lets go of the listener.
     pub(crate) fn close(&self) {
-        // Its drop is the user's code, and may drop a handle of the store: not under the lock.
+        // Its drop may drop a handle of the store: not under the lock.
         let listener = self.lock().take();
-        let dropped = panics::catch("dropping the event listener", || {
-            drop(listener);
-            Ok(())
-        });
-        if let Err(error) = dropped {
-            tracing::error!(%error, "the event listener is gone");
-        }
+        drop(listener);
     }
 
     /// Makes an event and passes it on. The caller holds no lock that reads, writes or statistics
@@ -236,12 +248,8 @@ impl EventSender {
     }
 
     /// [`send`](Self::send) to the [`listener`](Self::listener) that there was.
-    pub(crate) fn send_to(
-        &self,
-        listener: Option<&Arc<dyn EventListener>>,
-        event: impl FnOnce() -> DbEvent,
-    ) {
-        let Some(listener) = listener else {
+    pub(crate) fn send_to(&self, listener: Option<&Listener>, event: impl FnOnce() -> DbEvent) {
+        let Some(Listener(Some(listener))) = listener else {
             return;
         };
         // Relaxed: a call in another thread may still begin.
@@ -259,7 +267,7 @@ impl EventSender {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn EventListener>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Listener>> {
         // Nothing panics while the lock is held.
         self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -136,8 +136,8 @@ pub struct Options {
     /// three quarters; a run whose filter does not fit either is searched without it: see
     /// [`LevelStats::indexed_runs`](crate::LevelStats::indexed_runs) and
     /// [`LevelStats::unfiltered_runs`](crate::LevelStats::unfiltered_runs). Every open run also
-    /// needs its root page and eight bytes per page in memory. That is counted here, but needed
-    /// even if it exceeds the limit.
+    /// needs its root page and 16 bytes per page in memory. That is counted here, but needed even
+    /// if it exceeds the limit.
     ///
     /// Default: automatic. All automatic caches of a process share half of what the process may
     /// use (its physical memory, `RLIMIT_AS`, or the limit of its control group), less
@@ -146,7 +146,8 @@ pub struct Options {
     pub cache_bytes: Option<usize>,
     /// The maximum number of run files that are open at a time. All others are closed, and are
     /// reopened when one of their pages is read. Files being read do not count, and neither do the
-    /// log, the lock and the few files being written. Default: half of the process's limit
+    /// log, the lock, the few files being written, and the io_uring ring that each thread keeps
+    /// once it has read pages ([`reads`](Self::reads)). Default: half of the process's limit
     /// (`RLIMIT_NOFILE`), from 16 to 65,536.
     ///
     /// Snapshots and iterators can read everything they hold while the store is open. After the

@@ -13,7 +13,7 @@ use crate::options::DeviceChoice;
 use crate::options::{Admission, HostCapacity, Policies, Promotion, WhenHostFull, WritePolicy};
 use crate::table::Table;
 use crate::{Dtype, Error, Result, RowType};
-use forerun_core::Pages;
+use forerun_core::{Pages, memory_limit};
 use forerun_db::{Access, Background, Db, Options, RunOptions};
 use std::path::PathBuf;
 
@@ -41,6 +41,9 @@ pub struct Builder {
 
 /// Default capacity of the host tier of a table with a store.
 const HOST_ROWS: usize = 1 << 16;
+
+/// An automatic budget where no limit of the process's memory is known.
+const BUDGET_BYTES_UNKNOWN: u64 = 256 << 20;
 
 /// The tier below the host tier.
 #[derive(Clone, Debug)]
@@ -145,10 +148,13 @@ impl Builder {
     /// [`open`](Builder::open) refuses it together with [`host_capacity`](Builder::host_capacity)
     /// or [`host_bytes`](Builder::host_bytes). It replaces [`Options::cache_bytes`] and
     /// [`Options::memory_limit_bytes`] of [`store_options`](Builder::store_options), whatever their
-    /// values, and lowers [`Options::memtable_bytes`] to half of what memtables may take.
+    /// values, and lowers [`Options::memtable_bytes`] to half of what memtables may take. It also
+    /// fits the shape of the store's tree to the budget, except for what [`Options::tree`] has
+    /// changed: loading ten times a budget of up to 340 MiB then writes at most eight times the
+    /// bytes of keys and rows, log included, in any order of keys.
     ///
     /// It does not include the rows of the device tier and the buffers of running calls. Two parts
-    /// can exceed their share: a store keeps the root pages of its runs and 8 bytes for each page
+    /// can exceed their share: a store keeps the root pages of its runs and 16 bytes for each page
     /// of 4 KiB in memory, even if the cache's share is smaller; and if rows are short and the
     /// budget is a large part of the machine's memory, the index starts small, and may exceed its
     /// share while it grows. Default: none.
@@ -165,6 +171,28 @@ impl Builder {
     pub fn memory_bytes(mut self, bytes: usize) -> Builder {
         self.memory_bytes = Some(bytes);
         self
+    }
+
+    /// [`memory_bytes`](Self::memory_bytes) with half of what the process may use: of the machine's
+    /// memory, `RLIMIT_AS`, or the smallest limit of its control groups, as it is now. Where the
+    /// system does not tell, 256 MiB. Each table that asks for this gets as much, so it is for a
+    /// process with one.
+    ///
+    /// ```
+    /// use forerun_table::{Dtype, Table};
+    ///
+    /// let builder = Table::builder(Dtype::F32, 64).memory_auto();
+    /// assert!(builder.memory_budget().is_some_and(|bytes| bytes > 0));
+    /// ```
+    pub fn memory_auto(self) -> Builder {
+        let bytes = memory_limit().map_or(BUDGET_BYTES_UNKNOWN, |limit| limit.bytes / 2);
+        self.memory_bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    /// The maximum memory of the table, in bytes, if [`memory_bytes`](Self::memory_bytes) or
+    /// [`memory_auto`](Self::memory_auto) has set one.
+    pub fn memory_budget(&self) -> Option<usize> {
+        self.memory_bytes
     }
 
     /// The directory of the store, which holds all rows that the host tier does not. Default: none;

@@ -8,12 +8,16 @@
 //! A store that is opened for reading only keeps its log in memtables. If the log needs more than
 //! an eighth, the rows give up space until memtables have a half.
 //!
+//! Small memtables mean many flushes for the same rows, and each level of the tree rewrites them
+//! several times. So the tree has one level below level 0 until the store is ten times as large as
+//! the budget, and level 0 gathers a quarter of that level's bytes before it is merged into it.
+//!
 //! The rows of the device tier are not part of it: they have memory of their own.
 
 use crate::evict_strategy::EvictStrategy;
 use crate::host::{bytes_min, chunk_rows_within};
 use crate::{Error, Result, RowType};
-use forerun_db::{Db, Options};
+use forerun_db::{Db, Options, TreeOptions};
 use std::path::Path;
 
 /// The store's share for the pages of its runs, and for their filters.
@@ -31,6 +35,19 @@ const MEMTABLES: usize = 2;
 const ENTRY_BYTES: usize = 128;
 /// The maximum that memtables need in addition to their entries.
 const EMPTY_MEMTABLES_BYTES: usize = 16 << 10;
+
+/// The last level takes level 0 directly up to this many times the budget: ten times its rows, and
+/// what a store adds to each. Up to a size that a compaction can rewrite in about half a minute.
+const LEVEL1_FACTOR: u64 = 12;
+const LEVEL1_BYTES_MAX: u64 = 4 << 30;
+/// Runs in level 0 at which they are merged, at which writes are slowed down, and at which they
+/// wait: half of the rewriting is that of small runs.
+const LEVEL0_RUNS: usize = 10;
+const LEVEL0_SLOW_RUNS: usize = 16;
+const LEVEL0_STOP_RUNS: usize = 24;
+/// The budget's share for a run, and the least: a run's writer remembers each key.
+const RUN_SHARE: u64 = 8;
+const RUN_BYTES_MIN: u64 = 1 << 20;
 
 /// The parts of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,13 +137,36 @@ impl MemoryBudget {
         }
     }
 
-    /// Limits the store's memory.
+    /// Limits the store's memory, and gives its tree the shape for that.
     pub(crate) fn limit(self, options: Options) -> Options {
         let memtable_bytes = options.memtable_bytes.min(self.memtables_bytes / MEMTABLES);
+        let tree = self.tree(options.tree);
         options
+            .tree(tree)
             .memory_limit_bytes(self.memtables_bytes)
             .memtable_bytes(memtable_bytes)
             .cache_bytes(self.pages_bytes)
+    }
+
+    /// The shape of a store's tree. What the caller has changed stays.
+    fn tree(self, tree: TreeOptions) -> TreeOptions {
+        let default = TreeOptions::default();
+        let bytes = self.asked_bytes as u64;
+        let mut fitting = tree;
+        if tree.level1_bytes == default.level1_bytes {
+            let level1_bytes = bytes.saturating_mul(LEVEL1_FACTOR).min(LEVEL1_BYTES_MAX);
+            fitting.level1_bytes = level1_bytes.max(default.level1_bytes);
+        }
+        if tree.run_bytes == default.run_bytes {
+            fitting.run_bytes = (bytes / RUN_SHARE).clamp(RUN_BYTES_MIN, default.run_bytes);
+        }
+        let depths = |of: &TreeOptions| (of.level0_runs, of.level0_slow_runs, of.level0_stop_runs);
+        if depths(&tree) == depths(&default) {
+            fitting.level0_runs = LEVEL0_RUNS;
+            fitting.level0_slow_runs = LEVEL0_SLOW_RUNS;
+            fitting.level0_stop_runs = LEVEL0_STOP_RUNS;
+        }
+        fitting
     }
 }
 
@@ -160,6 +200,28 @@ mod tests {
             assert!(host_bytes >= bytes / 2, "{parts:?}");
             let options = parts.limit(Options::default());
             assert!(options.memtable_bytes * 2 <= options.memory_limit_bytes);
+        }
+    }
+
+    #[test]
+    fn the_tree_fits_the_budget_unless_the_caller_has_given_it_a_shape() {
+        let row = RowType::new(Dtype::F32, 16);
+        let tree_of = |bytes, options| {
+            let parts = MemoryBudget::with_store(bytes, 0, row, EvictStrategy::Lfu);
+            parts.unwrap().limit(options).tree
+        };
+        let default = TreeOptions::default();
+        for bytes in [4 << 20, 100 << 20, 340 << 20, 2 << 30, 1 << 40] {
+            let tree = tree_of(bytes, Options::default());
+            let ten_times = 10 * bytes as u64;
+            assert!(tree.level1_bytes >= ten_times.min(LEVEL1_BYTES_MAX));
+            assert!((1 << 20..=default.run_bytes).contains(&tree.run_bytes));
+            assert!(tree.run_bytes <= bytes as u64 / 4);
+            let given = default
+                .level1_bytes(7 << 20)
+                .run_bytes(5 << 20)
+                .level0_runs(3);
+            assert_eq!(tree_of(bytes, Options::default().tree(given)), given);
         }
     }
 

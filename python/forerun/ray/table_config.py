@@ -97,5 +97,5 @@ class ShardConfig:
 def _comparable(name: str, value: Any) -> Any:
     """Equal for values that mean the same."""
     if name in _SIZES and value is not None:
-        return _size_bytes(value)
+        return value if value == "auto" else _size_bytes(value)
     return frozenset(value) if name == "nodes" and value is not None else value

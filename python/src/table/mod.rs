@@ -37,7 +37,7 @@ use crate::numbers::{Key, Numbers};
 use crate::numeric_arguments;
 use crate::store_options::{CreateStore, Rate, Size};
 use find_pooled::{Arguments, PooledAndFound};
-use options::{Device, Policies, Sizes, StoreLocation};
+use options::{Device, Memory, Policies, Sizes, StoreLocation};
 use stats::MemoryLimit;
 
 /// The result of `find`: the rows, and which keys were found.
@@ -48,8 +48,9 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 /// `dim`: the number of elements in a row. `dtype`: the element type, as a name or as a type of
 /// NumPy or PyTorch. `path`: the directory of the store that holds all rows; without it the table
 /// is only in memory. `memory`: the maximum host memory for rows, their index, and the store's
-/// pages and memtables together. A store exceeds it only by its minimum: a root page for each run,
-/// and 8 bytes for each page of 4 KiB. The parts can also be set one by one. `host_capacity`: the
+/// pages and memtables together; "auto" is half of what the process may use, for a process with one
+/// table. A store exceeds it only by its minimum: a root page for each run, and 16 bytes for each
+/// page of 4 KiB. The parts can also be set one by one. `host_capacity`: the
 /// maximum number of rows in host memory. `host_bytes`: the same limit in bytes, including the
 /// index; give one of the two. `cache_bytes`: the size of the store's page cache. `compression`: of
 /// what the store writes to runs, as for `Db`.
@@ -101,7 +102,7 @@ impl Table {
         #[pyo3(from_py_with = numeric_arguments::dim)] dim: u32,
         dtype: Option<&Bound<'_, PyAny>>,
         path: Option<PathBuf>,
-        memory: Option<Size>,
+        memory: Option<Memory>,
         #[pyo3(from_py_with = numeric_arguments::host_capacity)] host_capacity: Option<usize>,
         host_bytes: Option<Size>,
         cache_bytes: Option<Size>,
@@ -137,13 +138,6 @@ impl Table {
                 Access::ReadWrite
             },
         };
-        let limit = match memory {
-            Some(Size(bytes)) => Some(MemoryLimit::Budget(bytes as u64)),
-            None => {
-                let has_parts = host_capacity.is_some() || host_bytes.is_some();
-                (path.is_some() || has_parts).then_some(MemoryLimit::Parts)
-            }
-        };
         let policies = Policies {
             evict_strategy,
             admission,
@@ -152,6 +146,13 @@ impl Table {
         };
         let builder = forerun::table::Table::builder(dtype, dim);
         let builder = options::apply(builder, place, sizes, policies)?;
+        let limit = match builder.memory_budget() {
+            Some(bytes) => Some(MemoryLimit::Budget(bytes as u64)),
+            None => {
+                let has_parts = host_capacity.is_some() || host_bytes.is_some();
+                (path.is_some() || has_parts).then_some(MemoryLimit::Parts)
+            }
+        };
         let builder = builder.interrupt_if(interrupt::is_raised);
         let open = || builder.open();
         let table = interrupt::detach(py, "opening a table", open).map_err(table_exception)?;

@@ -46,6 +46,25 @@ impl Device {
     }
 }
 
+/// The budget of memory: a size, or "auto".
+#[derive(Clone, Copy)]
+pub(crate) enum Memory {
+    Auto,
+    Bytes(usize),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Memory {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Memory> {
+        let name = accepted(object.py(), object.extract::<String>())?;
+        if name.as_deref() == Some("auto") {
+            return Ok(Memory::Auto);
+        }
+        object.extract().map(|Size(bytes)| Memory::Bytes(bytes))
+    }
+}
+
 /// The store below, if there is one.
 pub(super) struct StoreLocation<'a> {
     pub(super) path: Option<PathBuf>,
@@ -63,7 +82,7 @@ pub(super) struct Sizes {
     /// The size of the store's page cache.
     pub(super) cache_bytes: Option<Size>,
     /// All of them but the device tier.
-    pub(super) memory: Option<Size>,
+    pub(super) memory: Option<Memory>,
 }
 
 /// The policies by which rows move between tiers, by name.
@@ -183,7 +202,8 @@ fn resize(builder: Builder, sizes: &Sizes) -> PyResult<Builder> {
         )));
     }
     match (sizes.memory, sizes.host_capacity, sizes.host_bytes) {
-        (Some(Size(bytes)), ..) => Ok(builder.memory_bytes(bytes)),
+        (Some(Memory::Auto), ..) => Ok(builder.memory_auto()),
+        (Some(Memory::Bytes(bytes)), ..) => Ok(builder.memory_bytes(bytes)),
         (None, None, None) => Ok(builder),
         (None, Some(rows), None) => Ok(builder.host_capacity(rows)),
         (None, None, Some(Size(bytes))) => Ok(builder.host_bytes(bytes)),

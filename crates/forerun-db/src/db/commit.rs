@@ -30,8 +30,8 @@ use crate::{Error, Result};
 const SPINS: usize = 200;
 const YIELDS: usize = 10;
 
-/// A shorter wait of a buffered write is one for the write before it and not for a sync.
-const SHORTEST_STALL: Duration = Duration::from_millis(1);
+/// A shorter wait of a write is one for the write before it and not for a sync.
+pub(super) const SHORTEST_STALL: Duration = Duration::from_millis(1);
 
 /// A larger buffer is freed after its group.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;

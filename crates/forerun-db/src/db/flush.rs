@@ -21,6 +21,7 @@ use forerun_core::sync::{SIMULATED, time};
 use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
+use super::memory::For;
 use super::memtable_set::MemTableSet;
 use super::memtables::Size;
 use super::super_version::Table;
@@ -43,7 +44,7 @@ const FLUSH_BYTES_PER_THREAD: usize = 4 << 20;
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
     pub(super) fn add_table(&self, keyspace: &Arc<KeyspaceData>) -> Result<()> {
-        let mut active = self.memtables.write_active();
+        let mut active = self.wait_for_switch(|| self.memtables.write_active());
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
             let limit_bytes = active.limit_bytes;
@@ -314,7 +315,8 @@ impl Inner {
         drop(active);
         let fail_on = self.retry_flush();
         if !is_empty {
-            self.switch_memtables(number, Size::any(self.options.memtable_bytes), fail_on)?;
+            let size = Size::any(self.options.memtable_bytes);
+            self.switch_memtables(number, size, fail_on, For::Flush)?;
         }
         self.wait_until(|| {
             let is_done = self.memtables.is_flushed_to(number);

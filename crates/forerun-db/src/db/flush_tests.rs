@@ -1,4 +1,4 @@
-//! Which writes wait while level 0 of a keyspace is full.
+//! Which writes wait for compactions and for other writes, and what is counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,38 @@ fn a_full_level_0_stops_writes_to_its_keyspace_only() {
     });
     let stalls = db.stats().write_stalls;
     assert!(
-        stalls.stalls > 0 && stalls.stalled_us >= 20_000,
+        stalls.level0_stalls > 0 && stalls.level0_stalled_us >= 20_000,
         "{stalls:?}"
     );
+}
+
+#[test]
+fn writes_that_wait_for_a_new_memtable_and_so_for_the_writes_in_progress_are_counted() {
+    let options = Options::default().pages(Pages::Small);
+    let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
+    let users = db.keyspace("users").unwrap();
+    let memtables = &db.inner().unwrap().memtables;
+    // As a write that waits for a sync of the log does.
+    let in_progress = memtables.read_active();
+    let is_writing = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // The first of its keyspace adds a memtable.
+        scope.spawn(|| users.put(b"b", b"2").unwrap());
+        while memtables.try_read_active().is_ok() {
+            thread::yield_now();
+        }
+        scope.spawn(|| {
+            is_writing.store(true, Ordering::Relaxed);
+            db.put(b"c", b"3").unwrap();
+        });
+        while !is_writing.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(50));
+        drop(in_progress);
+    });
+    let stalls = db.stats().write_stalls;
+    assert_eq!(stalls.switch_stalls, 2, "{stalls:?}");
+    assert!(stalls.switch_stalled_us >= 50_000, "{stalls:?}");
+    assert_eq!((stalls.stalls, stalls.log_stalls), (0, 0), "{stalls:?}");
 }

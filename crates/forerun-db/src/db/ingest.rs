@@ -10,8 +10,12 @@
 //! All entries get one sequence number, taken last: they are newer than everything written before
 //! the commit and older than everything after it. The memtables are flushed first, so everything up
 //! to S is in runs, as after a flush; recovery, checkpoints and repair need no special case. While
-//! writes wait, only a description of a few hundred bytes is written and synced for each run, and
-//! the manifest. The pages are already on stable storage.
+//! writes wait, only a description of a few hundred bytes is written and synced for each run,
+//! several at a time, and the manifest. The pages are already on stable storage, and indexes and
+//! filters are loaded later.
+//!
+//! No description is written before: a repair without a manifest takes every run it finds, and
+//! everything up to the largest number in runs as flushed. So S must not be ahead of the log.
 //!
 //! S becomes visible before the runs are shown, and no snapshot is taken in between. So a reader
 //! that sees the runs sees S, and a compaction never meets a version newer than the number at which
@@ -34,6 +38,8 @@ use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
 use crate::tree::build;
 use crate::tree::levels::{Edit, Ingested};
 use crate::tree::limiter::{self, IoClass, RateLimiter};
+use crate::tree::open_runs::{is_out_of_files, threads};
+use crate::tree::parallel::{Threads, in_order};
 use crate::tree::place::look_around;
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result, TreeOptions};
@@ -174,7 +180,7 @@ impl Ingestion {
     /// Returns their sequence number; if nothing was added, the newest visible one.
     ///
     /// This flushes the memtables. Writes wait for the last part of that flush, and for a short
-    /// write and a sync per run. Reads do not wait.
+    /// write and a sync per run, several at a time. Reads do not wait.
     ///
     /// # Errors
     /// [`Error::Io`] and the errors of a flush: nothing is visible, and all files are removed. The
@@ -195,8 +201,8 @@ impl Ingestion {
             inner.io.sync_dir(&inner.path)
         };
         synced.map_err(|error| Error::io("sync", &inner.path, error))?;
-        let pending = std::mem::take(&mut self.pending);
-        let sequence = inner.commit_ingestion(&self.keyspace, pending, &mut self.files)?;
+        let sequence = inner.commit_ingestion(&self.keyspace, &self.pending, &mut self.files)?;
+        inner.load_filters_after_change();
         match inner.options.background {
             Background::Threads => inner.work.notify(),
             // A failure here does not concern the ingestion; the next write meets it again.
@@ -333,7 +339,7 @@ impl Inner {
     fn commit_ingestion(
         &self,
         keyspace: &Arc<KeyspaceData>,
-        pending: Vec<PendingRun>,
+        pending: &[PendingRun],
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<u64> {
         // Most of the flush happens while writes continue. Then wait until level 0 has space.
@@ -374,20 +380,34 @@ impl Inner {
     fn describe(
         &self,
         keyspace: &KeyspaceData,
-        pending: Vec<PendingRun>,
+        pending: &[PendingRun],
         files: &[(u64, PathBuf)],
         sequence: u64,
     ) -> Result<Vec<Ingested>> {
         // Compactions may change them until the runs are installed, but no version comes in.
         let levels = Arc::clone(&keyspace.version.load().levels);
-        let runs = pending.into_iter().zip(files);
-        let open = |(pending, (number, path)): (PendingRun, &(u64, PathBuf))| {
-            pending.finish(&*self.io, sequence)?;
-            let order = keyspace.order().clone();
-            let run = Run::open(&*self.io, path, *number, order, &self.tree.cache)?;
+        let describe = |at: usize| -> Result<Ingested> {
+            let (number, path) = &files[at];
+            pending[at].finish(&*self.io, sequence)?;
+            let (order, cache) = (keyspace.order().clone(), &self.tree.cache);
+            let run = Run::open_without_filter(&*self.io, path, *number, order, cache)?;
             Ok(look_around(Arc::new(run), &levels))
         };
-        runs.map(open).collect()
+        let mut threads = Threads {
+            // They wait for the storage, which can sync several files at once.
+            count: threads(&self.options, pending.len()),
+            name: "forerun-ingest",
+            doing: "committing an ingestion",
+        };
+        let mut described = Vec::new();
+        loop {
+            let left = described.len()..pending.len();
+            match in_order(left, threads, &describe, &mut described) {
+                // As when a store is opened.
+                Err(error) if threads.count > 1 && is_out_of_files(&error) => threads.count = 1,
+                done => return done.map(|()| described),
+            }
+        }
     }
 }
 

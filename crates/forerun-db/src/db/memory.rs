@@ -19,13 +19,22 @@ use crate::{Background, Error, Result};
 /// How long a write waits for memory that only readers hold.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// What needs other memtables.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum For {
+    /// A write, whose waits are counted.
+    Write,
+    /// A flush on request.
+    Flush,
+}
+
 impl Inner {
     /// Replaces a memtable set that has no room for `needed_bytes` by an empty one, unless another
     /// thread has done so.
     pub(super) fn make_room_for_write(&self, full: u64, needed_bytes: usize) -> Result<()> {
         let size = Size::for_batch(needed_bytes, self.options.memtable_bytes);
         self.memtables.check_size(size)?;
-        self.switch_memtables(full, size, FailOn::Repeated)?;
+        self.switch_memtables(full, size, FailOn::Repeated, For::Write)?;
         match self.options.background {
             Background::Threads => Ok(()),
             Background::Caller => self.run_all_work().map(drop),
@@ -33,7 +42,13 @@ impl Inner {
     }
 
     /// Freezes a memtable set, if it is still active, and puts one of this size in its place.
-    pub(super) fn switch_memtables(&self, full: u64, size: Size, fail_on: FailOn) -> Result<()> {
+    pub(super) fn switch_memtables(
+        &self,
+        full: u64,
+        size: Size,
+        fail_on: FailOn,
+        of: For,
+    ) -> Result<()> {
         // A large request must not wait for a moment when all other writers happen to leave memory
         // free.
         let is_large = size.wanted > self.options.memtable_bytes;
@@ -52,7 +67,11 @@ impl Inner {
                 held = self.memtables.hold_active(HeldFor::Memory);
                 &mut held
             } else {
-                locked = self.memtables.write_active();
+                let lock = || self.memtables.write_active();
+                locked = match (of, &stall) {
+                    (For::Write, None) => self.wait_for_switch(lock),
+                    _ => lock(),
+                };
                 &mut locked
             };
             if active.number != full {

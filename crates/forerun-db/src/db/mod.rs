@@ -32,8 +32,8 @@
 //! request; `open.rs` has opening, with `loaded.rs` for the manifest and `replay.rs` for the log;
 //! `iter.rs`, `cursor.rs` and `cursor_pool.rs` have entries in order, and cursors kept for reuse;
 //! `live_versions.rs`, `dead_walk.rs` and `dead_ranges.rs` have what scans step over, and what they
-//! skip; `operation_counters.rs` and `stats.rs` have statistics, and `notify.rs` what the event
-//! listener receives.
+//! skip; `operation_counters.rs`, `write_stalls.rs` and `stats.rs` have statistics, and `notify.rs`
+//! what the event listener receives.
 //!
 //! A thread takes locks in this order, and may leave out any of them:
 //!
@@ -105,6 +105,7 @@ mod view;
 mod write;
 mod write_controller;
 mod write_path;
+mod write_stalls;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -140,7 +141,8 @@ pub use keyspace_batch::KeyspaceBatch;
 pub use readable::Readable;
 pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use snapshots::ViewId;
-pub use stats::{KeyspaceStats, LevelStats, Stats, TreeStats, WriteStalls};
+pub use stats::{KeyspaceStats, LevelStats, Stats, TreeStats};
+pub use write_stalls::WriteStalls;
 
 /// An ordered, durable key-value store. Keys and values are byte strings.
 ///

@@ -13,7 +13,7 @@ use super::Inner;
 use super::background_work::Task;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::FrozenMemTables;
-use crate::events::{BackgroundTask, CompactionReason, DbEvent, EventListener, WriteStallReason};
+use crate::events::{BackgroundTask, CompactionReason, DbEvent, Listener, WriteStallReason};
 use crate::tree::compact::Compacted;
 use crate::tree::pick::Compaction;
 use crate::{Error, Result, panics};
@@ -22,7 +22,7 @@ use crate::{Error, Result, panics};
 pub(super) struct WriteStall<'a> {
     inner: &'a Inner,
     /// Who heard that it began. The store may be closed meanwhile.
-    listener: Option<Arc<dyn EventListener>>,
+    listener: Option<Listener>,
     reason: WriteStallReason,
     begun: Instant,
     /// How long it has waited, if it waits no more.
@@ -39,7 +39,7 @@ impl WriteStall<'_> {
 impl Drop for WriteStall<'_> {
     fn drop(&mut self) {
         let duration = self.waited.unwrap_or_else(|| time::elapsed(self.begun));
-        self.inner.counters.count_stall(duration);
+        self.inner.counters.count_stall(&self.reason, duration);
         let ended = || DbEvent::WriteStallEnded {
             reason: self.reason.clone(),
             duration,
@@ -63,6 +63,16 @@ impl Inner {
             begun: time::now(),
             waited: None,
         }
+    }
+
+    /// Waits with `lock` for memtables that another write replaces or adds, or that this write is
+    /// to. A wait of about as long as a sync takes is counted; it has no events, as none for the
+    /// log has.
+    pub(super) fn wait_for_switch<T>(&self, lock: impl FnOnce() -> T) -> T {
+        let begun = time::now();
+        let locked = lock();
+        self.counters.count_switch(time::elapsed(begun));
+        locked
     }
 
     /// Flushes a memtable set. `flush` gets the moment at which it begins, and returns the bytes of

@@ -12,7 +12,8 @@ use forerun_core::LatencyHistogram;
 use forerun_core::sync::{thread_number, time};
 
 use super::commit::LogCounts;
-use super::stats::WriteStalls;
+use super::write_stalls::{StallCounts, WriteStalls};
+use crate::events::WriteStallReason;
 use crate::{Durability, StatsLevel};
 
 /// Sets of counters. Threads are spread over them, so they seldom share a cache line.
@@ -24,6 +25,7 @@ const SAMPLED_OF: u64 = 1024;
 /// Counters of reads and writes, each updated once per batch.
 pub(super) struct Counters {
     shards: [Shard; SHARDS],
+    stalls: StallCounts,
     pub(super) get: LatencyHistogram,
     pub(super) multi_get: LatencyHistogram,
     /// Buffered writes, of which a part is timed. Synced ones, all of them, are apart.
@@ -48,8 +50,6 @@ struct Shard {
     write_batches: AtomicU64,
     /// About how many writes began.
     writes_begun: AtomicU64,
-    stalls: AtomicU64,
-    stalled_us: AtomicU64,
     slowed_us: AtomicU64,
 }
 
@@ -75,6 +75,7 @@ impl Counters {
                 sampled_max,
                 ..Shard::default()
             }),
+            stalls: StallCounts::default(),
             get: LatencyHistogram::default(),
             multi_get: LatencyHistogram::default(),
             write: LatencyHistogram::default(),
@@ -135,12 +136,14 @@ impl Counters {
     }
 
     /// Counts a write that had to wait.
-    pub(super) fn count_stall(&self, waited: Duration) {
-        let shard = self.shard();
-        shard.stalls.fetch_add(1, Ordering::Relaxed);
-        let waited_us = waited.as_micros() as u64;
-        shard.stalled_us.fetch_add(waited_us, Ordering::Relaxed);
+    pub(super) fn count_stall(&self, reason: &WriteStallReason, waited: Duration) {
+        self.stalls.count(reason, waited);
         self.write_stall.record(waited);
+    }
+
+    /// Counts a write that has waited for memtables, if it has waited long.
+    pub(super) fn count_switch(&self, waited: Duration) {
+        self.stalls.count_switch(waited);
     }
 
     /// Counts a pause that slowed writes down.
@@ -152,13 +155,7 @@ impl Counters {
     }
 
     pub(super) fn write_stalls(&self, log: &LogCounts) -> WriteStalls {
-        WriteStalls {
-            stalls: self.sum(|shard| &shard.stalls),
-            stalled_us: self.sum(|shard| &shard.stalled_us),
-            slowed_us: self.sum(|shard| &shard.slowed_us),
-            log_stalls: log.stalls,
-            log_stalled_us: log.stalled.as_micros() as u64,
-        }
+        self.stalls.stats(self.sum(|shard| &shard.slowed_us), log)
     }
 
     fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {

@@ -3,8 +3,9 @@
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 pub(super) use crate::versions::ReadPoint;
 
@@ -75,10 +76,19 @@ pub(super) struct Snapshots(Mutex<Live>);
 
 #[derive(Debug, Default)]
 struct Live {
-    /// By what they see, and how many there are of each.
-    views: BTreeMap<ViewId, (Arc<Expired>, usize)>,
+    /// By what they see.
+    views: BTreeMap<ViewId, LiveView>,
     /// What had expired when the last one was taken.
     expired: Arc<Expired>,
+}
+
+/// The snapshots that see the same.
+#[derive(Debug)]
+struct LiveView {
+    expired: Arc<Expired>,
+    /// When the first of them was taken.
+    taken: Instant,
+    count: usize,
 }
 
 impl Snapshots {
@@ -103,9 +113,9 @@ impl Snapshots {
 
     pub(super) fn remove(&self, point: &SnapshotPoint) {
         let views = &mut self.lock().views;
-        if let Some((_, count)) = views.get_mut(&point.id()) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(view) = views.get_mut(&point.id()) {
+            view.count -= 1;
+            if view.count == 0 {
                 views.remove(&point.id());
             }
         }
@@ -136,8 +146,18 @@ impl Snapshots {
         let now = now();
         sequences.push(now.sequence);
         sequences.dedup();
-        let expired_for = live.views.values().map(|(of, _)| of.in_keyspace(keyspace));
+        let views = live.views.values();
+        let expired_for = views.map(|of| of.expired.in_keyspace(keyspace));
         (sequences, expired_for.fold(now.expired_sequence, u64::min))
+    }
+
+    /// How many there are, and how long ago the oldest was taken.
+    pub(super) fn count_and_age(&self, now: Instant) -> (usize, Duration) {
+        let live = self.lock();
+        let count = live.views.values().map(|of| of.count).sum();
+        let oldest = live.views.values().next();
+        let age = oldest.map(|of| now.saturating_duration_since(of.taken));
+        (count, age.unwrap_or_default())
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
@@ -160,7 +180,12 @@ impl Live {
 
     fn add(&mut self, point: &SnapshotPoint) {
         let view = self.views.entry(point.id());
-        view.or_insert_with(|| (Arc::clone(&point.expired), 0)).1 += 1;
+        let begin = || LiveView {
+            expired: Arc::clone(&point.expired),
+            taken: time::now(),
+            count: 0,
+        };
+        view.or_insert_with(begin).count += 1;
     }
 }
 
@@ -192,6 +217,23 @@ mod tests {
         assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 4));
         snapshots.remove(&second);
         assert_eq!(snapshots.list(0, || now(9)), (vec![8], 9));
+    }
+
+    #[test]
+    fn the_age_is_that_of_the_snapshot_that_sees_the_oldest_state() {
+        let (snapshots, second) = (Snapshots::default(), Duration::from_secs(1));
+        let before = time::now();
+        assert_eq!(snapshots.count_and_age(before), (0, Duration::ZERO));
+        let old = snapshots.add(|| (3, vec![]));
+        let between = time::now();
+        let new = snapshots.add(|| (7, vec![]));
+        snapshots.add_again(&new);
+        let (count, age) = snapshots.count_and_age(between + second);
+        assert!(count == 3 && age >= second && age <= between - before + second);
+        snapshots.remove(&old);
+        let (count, age) = snapshots.count_and_age(between + second);
+        assert!(count == 2 && age <= second);
+        assert_eq!(snapshots.count_and_age(before).1, Duration::ZERO);
     }
 
     #[test]

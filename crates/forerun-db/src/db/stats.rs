@@ -3,10 +3,12 @@
 use std::fmt;
 
 use forerun_core::size::counted;
+use forerun_core::sync::time;
 use forerun_core::{Backing, Latency, metrics};
 
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
+use super::write_stalls::WriteStalls;
 use crate::Error;
 use crate::cache::PageCacheStats;
 use crate::io::reads::ring_refusals;
@@ -129,27 +131,6 @@ impl KeyspaceStats {
 }
 
 metrics! {
-    /// How often and how long writes waited: because flushes, compactions or syncs of the log did
-    /// not keep up, or for an ingestion or a backup.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-    #[non_exhaustive]
-    pub struct WriteStalls {
-        /// Writes that had to wait.
-        counter stalls: u64,
-        /// The sum of their waits, in microseconds.
-        counter stalled_us: u64,
-        /// The sum of the pauses that slowed writes down, in microseconds.
-        counter slowed_us: u64,
-        /// Buffered writes that waited at least a millisecond for the log: for a sync that another
-        /// write asked for, or for the disk to take segments that the log has left.
-        counter log_stalls: u64,
-        /// The sum of their waits, in microseconds.
-        counter log_stalled_us: u64,
-    }
-}
-
-metrics! {
     /// Statistics of a store: its present contents, and counters since it was opened.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -183,7 +164,7 @@ metrics! {
         gauge obsolete_files: usize,
         /// Bytes of these files.
         gauge obsolete_bytes: u64,
-        /// Writes that waited for flushes, compactions and the log.
+        /// Writes that waited, by reason.
         group write_stalls: WriteStalls,
         /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for
         /// one keyspace is retried less and less often; [`KeyspaceStats::compaction_failure`]
@@ -192,6 +173,12 @@ metrics! {
         /// Sequence number of the newest visible operation, which is the number of operations ever
         /// applied.
         counter last_sequence: u64,
+        /// Snapshots that are held. What they see stays on disk, whatever replaces it: see
+        /// [`Db::snapshot`](crate::Db::snapshot).
+        gauge snapshots: usize,
+        /// How many seconds ago the oldest snapshot was taken; 0 if there is none. Of those between
+        /// which nothing was written, the first counts as long as one is held.
+        gauge oldest_snapshot_age_s: u64,
         /// Batches written; a `put` is a batch of one.
         counter write_batches: u64,
         /// Groups of batches, each written to the log with one call.
@@ -242,6 +229,7 @@ impl Inner {
         let log = self.write_path.log_counts();
         let poisoned = self.write_path.poison();
         let obsolete = self.tree.obsolete_files.counts();
+        let (snapshots, oldest_age) = self.snapshots.count_and_age(time::now());
         let open = self.keyspaces.load();
         let keyspaces: Vec<_> = open.iter().map(|data| KeyspaceStats::of(data)).collect();
         let mut levels = Vec::new();
@@ -273,6 +261,8 @@ impl Inner {
             write_stalls: self.counters.write_stalls(&log),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
             last_sequence: self.write_path.visible_sequence(),
+            snapshots,
+            oldest_snapshot_age_s: oldest_age.as_secs(),
             write_batches: log.batches + self.counters.write_batches(),
             log_groups: log.groups,
             log_written_bytes: log.written_bytes,
@@ -412,24 +402,12 @@ impl fmt::Display for Stats {
                 counted(self.obsolete_bytes, "byte")
             )?;
         }
+        if self.snapshots > 0 {
+            let (held, age_s) = (self.snapshots, self.oldest_snapshot_age_s);
+            write!(f, "\nsnapshots  {held}, the oldest {age_s} s old")?;
+        }
         if self.write_stalls != WriteStalls::default() {
-            let WriteStalls {
-                stalls,
-                stalled_us,
-                slowed_us,
-                log_stalls,
-                log_stalled_us,
-            } = self.write_stalls;
-            write!(
-                f,
-                "\npressure   {} waited {} ms, {} for the log {} ms; others were slowed down by {} \
-                 ms",
-                counted(stalls, "write"),
-                stalled_us / 1000,
-                counted(log_stalls, "write"),
-                log_stalled_us / 1000,
-                slowed_us / 1000
-            )?;
+            write!(f, "\npressure   {}", self.write_stalls)?;
         }
         let latencies = [
             ("get", &self.get),

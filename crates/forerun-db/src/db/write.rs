@@ -278,7 +278,8 @@ impl Inner {
     ) -> Result<u64> {
         loop {
             // Held until the write is visible: a memtable set is frozen only when no write to it is
-            // in progress.
+            // in progress. So a synced write holds it while the log is synced. Meanwhile others
+            // would only wait for the log instead.
             let entered = match self.memtables.try_read_active() {
                 Ok(active) => Entered {
                     active,
@@ -308,16 +309,22 @@ impl Inner {
     }
 
     /// Waits for the active memtables. If their holder flushes, the write is stalled until it has
-    /// them.
+    /// them. Otherwise another write is to replace or add one.
     #[cold]
     fn wait_for_active(&self, held_for: Option<HeldFor>) -> Entered<'_> {
+        let Some(held_for) = held_for else {
+            return Entered {
+                active: self.wait_for_switch(|| self.memtables.read_active()),
+                _stall: None,
+            };
+        };
         // The listener is called without the lock, so that it delays no other thread.
-        let mut stall = held_for.map(|of| self.begin_stall(of.into()));
+        let mut stall = self.begin_stall(held_for.into());
         let active = self.memtables.read_active();
-        stall.iter_mut().for_each(WriteStall::stop_clock);
+        stall.stop_clock();
         Entered {
             active,
-            _stall: stall,
+            _stall: Some(stall),
         }
     }
 

@@ -50,9 +50,9 @@ pub struct ZstdOptions {
     /// With one, the writer of a run keeps the run's first pages in memory, up to a hundred times
     /// this size and at most 4 MiB, trains a dictionary from them, and uses it for all pages if
     /// that saves more than it takes. The pages and the trainer's 12 MiB count towards
-    /// [`Options::cache_bytes`](crate::Options::cache_bytes); the writer keeps fewer pages if that
-    /// has no room for them. The dictionary is in the run's file and, while the run is open, in
-    /// memory. Small pages gain most. Default: 0.
+    /// [`Options::cache_bytes`](crate::Options::cache_bytes): the writer keeps fewer pages if that
+    /// has no room for them, and trains none without room for the trainer. The dictionary is in the
+    /// run's file and, while the run is open, in memory. Small pages gain most. Default: 0.
     pub max_dict_bytes: usize,
 }
 

@@ -1,7 +1,9 @@
 //! Dictionaries: when a run has one, what it saves, and what becomes of a damaged one.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use forerun_core::Pages;
 use proptest::prelude::*;
 
 use super::codec::{Codec, Dictionary, decompress};
@@ -11,8 +13,10 @@ use super::page_tests::Entry;
 use super::stored::checksum;
 use super::{Compression, RunWriter, ZstdOptions, filter};
 use crate::Error;
+use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
 use crate::io::fault::FaultIo;
+use crate::testing::small_cache::small_cache;
 use crate::versions::VersionCursor;
 
 pub(super) fn zstd(level: i32, max_dict_bytes: usize) -> Compression {
@@ -87,6 +91,28 @@ fn a_writer_holds_no_more_leaves_than_it_needs_for_the_dictionary() {
     }
     assert!((15_000..=256 * 100 + 4096).contains(&held), "{held}");
     writer.finish().unwrap();
+}
+
+#[test]
+fn a_dictionary_is_trained_only_if_the_budget_has_room_for_the_trainer() {
+    let (io, order) = (FaultIo::new(), KeyOrder::Bytewise);
+    let (path, options) = (Path::new(PATH), options(4096, zstd(3, 16 << 10)));
+    let dictionary_bytes = |cache: &Arc<PageCache>| {
+        let mut writer = RunWriter::create(&io, path, &order, &name(&order), options).unwrap();
+        writer.limit_dictionary(cache, &Arc::default());
+        for entry in &similar(2000) {
+            writer.add(version(entry)).unwrap();
+        }
+        writer.finish().unwrap();
+        open(&io, &order).unwrap().dictionary_stored_bytes()
+    };
+    let large = PageCache::new(CacheOptions {
+        capacity_bytes: 32 << 20,
+        page_bytes: 16 << 10,
+        pages: Pages::Small,
+    });
+    assert!(dictionary_bytes(&large.unwrap()) >= 1000);
+    assert_eq!(dictionary_bytes(&small_cache()), 0, "it takes 12 MiB");
 }
 
 #[test]

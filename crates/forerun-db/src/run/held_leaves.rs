@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   leaf ─ fits ─> held │ leaf │ leaf │ … │     charged to the cache's budget, piece by piece
-//!        └ not ──> train ──> dictionary         the trainer's memory is charged too
+//!        └ not ──> train ──> dictionary         if the budget has room for the trainer too
 //!                  release ─> stored leaves
 //! ```
 //!
@@ -18,7 +18,7 @@ use super::compression::ZstdOptions;
 use crate::cache::{Charge, PageCache};
 use crate::{Error, Result};
 
-/// Memory for leaves is charged in pieces of at least so many bytes.
+/// Memory for leaves is charged in pieces of at least so many bytes, as far as the limit allows.
 const CHARGE_BYTES: usize = 256 << 10;
 
 /// What the trainer allocates: tables that count how often each hash of eight bytes comes
@@ -88,6 +88,7 @@ impl<T> HeldLeaves<T> {
             return true;
         }
         let more = (bytes - self.charged_bytes).max(CHARGE_BYTES);
+        let more = more.min(self.limit_bytes - self.charged_bytes);
         let Some(charge) = cache.try_charge(more) else {
             return self.lens.len() < ZstdOptions::LEAVES_MIN;
         };
@@ -105,8 +106,8 @@ impl<T> HeldLeaves<T> {
         self.with.push(with);
     }
 
-    /// Trains a dictionary. It is empty if there are too few leaves, or if it would save less than
-    /// it takes.
+    /// Trains a dictionary. It is empty if there are too few leaves, if the budget has no room for
+    /// the trainer, or if it would save less than it takes.
     ///
     /// # Errors
     /// [`Error::Closed`] if it is stopped; [`Error::OutOfMemory`].
@@ -115,9 +116,12 @@ impl<T> HeldLeaves<T> {
             return Ok(Vec::new());
         }
         self.limits.check()?;
-        let mut dictionary = vec![0; self.options.max_dict_bytes];
-        let charge = |(cache, _): &(Arc<PageCache>, _)| cache.charge(TRAINER_BYTES);
+        let charge = |(cache, _): &(Arc<PageCache>, _)| cache.try_charge(TRAINER_BYTES);
         let charge = self.limits.0.as_ref().map(charge);
+        if matches!(charge, Some(None)) {
+            return Ok(Vec::new());
+        }
+        let mut dictionary = vec![0; self.options.max_dict_bytes];
         let trained = zstd_safe::train_from_buffer(&mut dictionary[..], &self.bytes, &self.lens);
         drop(charge);
         dictionary.truncate(trained.unwrap_or(0));
@@ -202,6 +206,16 @@ mod tests {
         held.train().unwrap();
         held.release(|_, ()| Ok(())).unwrap();
         assert_eq!(cache.stats().used_bytes, 0);
+    }
+
+    #[test]
+    fn no_more_is_charged_and_reserved_than_the_leaves_may_take() {
+        let (cache, limit_bytes) = (small_cache(), 25_600);
+        let mut held = HeldLeaves::new(ZstdOptions::default().max_dict_bytes(256));
+        held.limit(&cache, &Arc::default());
+        assert_eq!(fill(&mut held), limit_bytes / LEAF.len());
+        assert_eq!(cache.stats().used_bytes, limit_bytes);
+        assert!(held.bytes.capacity() <= limit_bytes);
     }
 
     #[test]

@@ -114,7 +114,9 @@ use crate::Result;
 #[non_exhaustive]
 pub struct RunOptions {
     /// Maximum size of a page in bytes, from 4 KiB to 64 KiB. Other values are clamped.
-    /// Only a page with one row, or an internal page with two, may be larger. Default: 16 KiB.
+    /// Only a page with one row, or an internal page with two, may be larger. The cache has frames
+    /// of the store's page size: pages of 4 KiB of a keyspace in a store of 16 KiB use a quarter of
+    /// each. Default: 16 KiB.
     pub page_bytes: usize,
     /// Compression of pages, unless
     /// [`TreeOptions::compression_per_level`](crate::TreeOptions::compression_per_level) has

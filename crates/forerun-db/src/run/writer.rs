@@ -326,10 +326,8 @@ impl RunWriter {
     /// # Errors
     /// As [`finish`](Self::finish).
     pub(crate) fn finish_later(self) -> Result<PendingRun> {
-        let (mut out, rest) = self.finish_pages()?;
-        out.write()?;
-        out.sync()?;
-        Ok(PendingRun::new(out, rest))
+        let (out, rest) = self.finish_pages()?;
+        PendingRun::new(out, rest)
     }
 
     /// Stores the last pages, the filter and the index.

@@ -66,7 +66,7 @@ pub(crate) fn open_runs(
     }
     let mut opened = Vec::new();
     let mut threads = Threads {
-        count: threads(options, named.len()),
+        count: threads(options, named.len() / RUNS_PER_THREAD),
         name: "forerun-open",
         doing: "opening a store",
     };
@@ -158,8 +158,8 @@ pub(crate) fn as_named(path: &Path, opened: Result<Run>, named: &RunRecord) -> R
     }
 }
 
-/// How many threads open this many runs.
-fn threads(options: &Options, runs: usize) -> usize {
+/// How many threads open runs, or wait for them to be synced, if there is work for this many.
+pub(crate) fn threads(options: &Options, worthwhile: usize) -> usize {
     // The same calls in the same order each time.
     if options.background == Background::Caller || SIMULATED {
         return 1;
@@ -168,11 +168,10 @@ fn threads(options: &Options, runs: usize) -> usize {
     let max_open = options
         .max_open_files
         .unwrap_or_else(open_files::default_limit);
-    let threads = (runs / RUNS_PER_THREAD).min(max_open / 2);
-    threads.clamp(1, THREADS_MAX)
+    worthwhile.min(max_open / 2).clamp(1, THREADS_MAX)
 }
 
-fn is_out_of_files(error: &Error) -> bool {
+pub(crate) fn is_out_of_files(error: &Error) -> bool {
     matches!(error, Error::Io { cause, .. } if open_files::is_out_of_files(cause))
 }
 
@@ -184,7 +183,7 @@ mod tests {
     fn few_runs_and_few_descriptors_mean_few_threads() {
         let threads_of = |max_open_files, runs| {
             let options = Options::default().max_open_files(max_open_files);
-            threads(&options, runs)
+            threads(&options, runs / RUNS_PER_THREAD)
         };
         if SIMULATED {
             return;
@@ -194,6 +193,6 @@ mod tests {
         assert_eq!(threads_of(6, 10_000), 3);
         assert_eq!(threads_of(1, 10_000), 1);
         let caller = Options::default().background(Background::Caller);
-        assert_eq!(threads(&caller, 10_000), 1);
+        assert_eq!(threads(&caller, 5_000), 1);
     }
 }

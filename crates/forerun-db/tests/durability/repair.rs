@@ -220,3 +220,30 @@ proptest! {
         prop_assert_eq!(db.get(b"more").unwrap(), Some(b"value".to_vec()));
     }
 }
+
+#[test]
+fn a_repair_merges_any_number_of_runs_that_overlap_and_leaves_no_file_of_what_comes_between() {
+    let (io, model) = filled();
+    let runs = run_files(&io);
+    let largest = runs.iter().max_by_key(|path| io.read(path).unwrap().len());
+    let bytes = io.read(largest.unwrap()).unwrap();
+    // As if compactions had been interrupted again and again.
+    for number in 1_000..1_100 {
+        io.write(format!("{STORE}/run-{number:06}.run"), &bytes);
+    }
+    io.take(format!("{STORE}/MANIFEST"));
+    let repaired = repair(&io).unwrap();
+    assert!(repaired.losses.is_empty(), "{repaired:?}");
+    let checked = check(&io).unwrap();
+    assert!(checked.problems.is_empty() && checked.leftovers == 0);
+    let db = open(&io, &tiny_options()).unwrap();
+    let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+    assert_eq!(run_files(&io).len(), named);
+    assert!(
+        repaired.new_runs <= named && named < runs.len() + 20,
+        "{named} runs"
+    );
+    for i in 0..KEYS {
+        assert_eq!(db.get(key(i)).unwrap().as_ref(), model.get(&key(i)));
+    }
+}

@@ -67,7 +67,9 @@ proptest! {
             let base = tiny_options();
             let tree = base.tree.compression_per_level(levels);
             let run = base.run.page_bytes(page_kib << 10);
-            let options = base.memtable_bytes(16 << 10).tree(tree).run(run);
+            // The trainer of a dictionary takes 12 MiB.
+            let options = base.memtable_bytes(16 << 10).cache_bytes(32 << 20);
+            let options = options.tree(tree).run(run);
             let db = open(&io, &options).unwrap();
             prop_assert_eq!(&entries(&db), &model);
             if is_ingested {

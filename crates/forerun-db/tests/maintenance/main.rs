@@ -2,9 +2,11 @@
 
 mod compaction;
 mod compression;
+mod dropped_listeners;
 mod events;
 mod expiry;
 mod ingest;
+mod ingest_commit;
 mod parallel_compaction;
 mod range_deletions;
 mod statistics;

@@ -59,6 +59,24 @@ fn statistics_do_not_wait_for_the_commit_of_an_ingestion() {
 }
 
 #[test]
+fn statistics_count_the_snapshots_and_tell_the_age_of_the_oldest() {
+    let db = open(&FaultIo::new(), &small_options()).unwrap();
+    let counts = || (db.stats().snapshots, db.stats().oldest_snapshot_age_s);
+    assert_eq!(counts(), (0, 0));
+    let first = db.snapshot();
+    db.put("key", "value").unwrap();
+    let second = db.snapshot();
+    let third = second.clone();
+    assert_eq!(counts().0, 3);
+    thread::sleep(Duration::from_millis(1_001));
+    assert!((1..60).contains(&counts().1));
+    let text = db.stats().to_string();
+    assert!(text.contains("snapshots  3, the oldest "), "{text}");
+    drop((first, second, third));
+    assert_eq!(counts(), (0, 0));
+}
+
+#[test]
 fn every_operation_of_every_thread_is_timed_on_request() {
     const THREADS: u64 = 20;
     let options = small_options().stats_level(StatsLevel::All);

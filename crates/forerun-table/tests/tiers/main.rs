@@ -11,6 +11,7 @@ mod metadata;
 mod model;
 mod open;
 mod slow_disk;
+mod write_amplification;
 mod write_once;
 
 #[path = "../testing/mod.rs"]

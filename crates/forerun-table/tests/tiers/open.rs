@@ -282,6 +282,28 @@ fn a_memory_budget_contradicts_other_sizes() {
 }
 
 #[test]
+fn an_automatic_memory_budget_is_half_of_what_the_process_may_use() {
+    let builder = Table::builder(Dtype::F32, 1024).memory_auto();
+    if let Some(limit) = forerun_core::memory_limit() {
+        assert_eq!(builder.memory_budget(), Some(limit.bytes as usize / 2));
+    }
+    let budget = builder.memory_budget().unwrap() as u64;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows");
+    assert!(refusal(builder.clone().host_capacity(10).open()).contains("one budget"));
+    let limit_bytes = builder
+        .path(path)
+        .open()
+        .unwrap()
+        .stats()
+        .memory_limit_bytes;
+    assert!(limit_bytes <= budget && limit_bytes >= budget / 2);
+    let given = Table::builder(Dtype::F32, 4);
+    assert_eq!(given.memory_budget(), None);
+    assert_eq!(given.memory_bytes(7).memory_budget(), Some(7));
+}
+
+#[test]
 fn the_smallest_memory_budget_takes_writes() {
     for (dtype, dim) in [(Dtype::F32, 1), (Dtype::F32, 4096), (Dtype::F64, 1 << 17)] {
         let directory = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@
 //!                     ├── @90..99 ──┤                       newer than what it overlaps: a level above
 //!                  ├────── @10..80 ──────┤ ├── @20..95 ──┤  nothing below: the last level
 //!
-//!                   merges runs that overlap while neither is entirely newer
+//!                   merges runs that overlap while neither is entirely newer: merge_rounds.rs
 //! ```
 //!
 //! Damaged files are kept under another name, `run-NNNNNN.run.bad`. New runs become durable before
@@ -24,6 +24,7 @@
 //! the repair assumes that the log's entries for the others are in runs.
 
 mod group;
+mod merge_rounds;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
@@ -36,13 +37,11 @@ use crate::io::reads::read_exact_at;
 use crate::io::replace::ReplaceError;
 use crate::io::{OpenMode, link_or_copy};
 use crate::ranges::RangeTombstone;
-use crate::run::cursor::RunCursor;
 use crate::run::{self, Contents, Run};
 use crate::tree::build::{Build, RunNumbers, write_runs};
 use crate::tree::catalog::run_files;
 use crate::tree::levels::{Levels, record};
 use crate::tree::manifest::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
-use crate::tree::merge::Merge;
 use crate::tree::open_runs::as_named;
 use crate::tree::range_run::{collect_ranges, write_range_run};
 use crate::tree::retain::Retain;
@@ -413,11 +412,7 @@ impl Repair<'_> {
             runs.push(match &group.runs[..] {
                 [run] => vec![Arc::clone(run)],
                 several => {
-                    let cursors = several.iter().map(|run| {
-                        Box::new(RunCursor::past_cache(run)) as Box<dyn VersionCursor + '_>
-                    });
-                    let mut merge = Merge::new(order.clone(), cursors.collect());
-                    let merged = self.write(build, &mut merge)?;
+                    let merged = self.merge(build, several)?;
                     self.replaced.extend(several.iter().map(|run| run.number()));
                     merged
                 }
