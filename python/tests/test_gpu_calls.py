@@ -299,3 +299,33 @@ finish()
 assert (out.there[to] == source[rows]).all() and not out.there[[0, 1, 4, 5, 6]].any()
 """
     )
+
+
+def test_rows_behind_addresses_are_in_every_piece_of_their_memory(run):
+    run(
+        SIDES
+        + """
+cuda.fakePieces(256)  # eight rows, as the memory of expandable segments may be reported
+sources, outs = pinned((3, 64, 8), np.float32), on_gpu(np.zeros((3, 32, 8), np.float32))
+sources[:] = rng.random(sources.shape)
+layers = [outs.tensor.data + layer * 1024 for layer in range(3)]
+for indices_at in np.asarray, on_gpu:
+    outs.there[:] = 0
+    rows, to = (indices_at(pairs[:, column].copy()) for column in range(2))
+    transfer(side(list(sources), 32, name="src"), side(layers, 32, name="dst"), 32, rows, to)
+    finish()
+    assert (outs.there[:, pairs[:, 1]] == sources[:, pairs[:, 0]]).all()
+assert forerun.out_of_range_count() == 0
+# A layer still ends where the next begins, and the last one where the memory does.
+past = on_gpu(np.array([32]))
+transfer(side(list(sources), 32), side(layers, 32), 32, on_gpu(np.array([0])), past)
+finish()
+assert forerun.out_of_range_count() == 3
+try:
+    transfer(side(list(sources), 32), side(layers, 32), 32, np.array([0]), past.there)
+except forerun.errors.InvalidArgumentError as error:
+    assert "room for 32 rows" in str(error), error
+else:
+    raise AssertionError
+"""
+    )

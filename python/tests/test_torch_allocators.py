@@ -57,13 +57,14 @@ for counted, index in enumerate((1536, 1537, 1 << 20), 1):
 assert torch.equal(pool.cpu(), expected)
 assert not before.any() and not after.any()
 
-# The same rows by a call that knows addresses alone.
-pool.zero_()
-kvcacheio.transfer_kv_per_layer_mla(
-    host, pool, rows.cuda(), places.cuda(), item_size=16384 * 4
-)
-torch.cuda.synchronize()
-assert torch.equal(pool.cpu(), expected)
+# The same rows by calls that know addresses alone.
+tables = [torch.tensor([t.data_ptr()], dtype=torch.uint64, device="cuda") for t in (host, pool)]
+for indices in (rows, places), (rows.cuda(), places.cuda()):
+    pool.zero_()
+    kvcacheio.transfer_kv_all_layer_mla(*tables, *indices, item_size=16384 * 4, num_layers=1)
+    torch.cuda.synchronize()
+    assert torch.equal(pool.cpu(), expected)
+assert forerun.out_of_range_count() == counted
 """
 
 
