@@ -329,3 +329,66 @@ else:
     raise AssertionError
 """
     )
+
+
+HOT_POOL = """
+# A library that reuses memory in the order of its current stream.
+cupy = types.ModuleType("cupy")
+cupy.cuda = types.ModuleType("cupy.cuda")
+cupy.cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=stream)
+sys.modules.update({"cupy": cupy, "cupy.cuda": cupy.cuda})
+
+def of(library, values):
+    tensor = on_gpu(values)
+    tensor.__class__ = type("Tensor", (CudaTensor,), {"__module__": library})
+    return tensor
+
+def integers(library, count=4):
+    return of(library, np.arange(count, dtype=np.int32))
+
+def kept(*tensors):
+    return [len(tensor.streams) - tensor.released for tensor in tensors]
+
+rows = of("cupy", np.zeros((1, 16, 8), np.float32))
+pool = forerun.HotPool(host.reshape(1, 64, 8), rows, slots=16)
+calls()
+"""
+
+
+def test_a_call_of_a_hot_pool_on_the_current_stream_is_one_launch_and_keeps_nothing(run):
+    run(
+        HOT_POOL
+        + """
+positions, requests, out = integers("cupy"), integers("cupy", 1), integers("cupy")
+assert pool.resolve(0, positions, requests, out=out) is out
+assert calls() == ["launch:1"]
+assert kept(positions, requests, out, rows) == [0] * 4
+assert set(positions.streams) == {stream}
+"""
+    )
+
+
+@pytest.mark.parametrize("library, options", [("cupy", "stream=stream"), ("jaxlib", "")])
+def test_temporary_tensors_of_a_hot_pool_are_kept_until_its_launch_has_run(run, library, options):
+    run(
+        HOT_POOL
+        + f"""
+given = [integers({library!r}, count) for count in (4, 1, 1, 4)]
+positions, requests, batch, out = given
+pool.resolve(0, positions, requests, batch=batch, out=out, {options})
+assert calls() == ["launch:1", "record:1"]
+assert kept(*given) == [1] * 4 and kept(rows) == [0]
+last = integers({library!r}, 1)
+pool.clear(last, {options})
+assert kept(*given, last) == [1] * 5  # nothing has run
+finish()
+plan = pool.new_plan()
+more = integers({library!r}, 1)
+pool.replay(plan, (0, 1), batch=more, {options})
+assert kept(*given, last, more) == [0] * 5 + [1]
+# Before the arrays go, the pool waits.
+del pool, plan
+gc.collect()
+assert kept(more) == [0] and "wait:1" in calls()
+"""
+    )
