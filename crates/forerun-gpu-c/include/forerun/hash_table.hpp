@@ -24,6 +24,7 @@
 //   - lock_keys and unlock_keys give outcomes (FORERUN_GPU_FOUND: done) and take no addresses of
 //     keys. A locked entry can still be found.
 //   - ignore_evict_strategy is only for insert_or_assign, and needs scores.
+//   - accum_or_assign adds numbers of 4 and 8 bytes, not half or bfloat16.
 //   - find_or_insert gives zeros, not unspecified values, to new rows by address.
 //   - An allocator's memory must be aligned to 256 bytes, as cudaMalloc's is; alloc_async and
 //     free_async are not called.
