@@ -18,7 +18,7 @@ themselves.
 
     torch     also under `torch.compile`: `forerun.gpu_operators`
     cupy      as it is
-    jax       with `jax_enable_x64`; not inside `jax.jit`
+    jax       with `jax_enable_x64`; inside `jax.jit` on the CPU alone: `forerun.gpu_jax`
     others    new arrays are `DeviceArray`, which have `__dlpack__`
 
 docs/guide/gpu-table.md describes the operations, and which may overlap on different streams.

@@ -6,7 +6,9 @@ use one or the other. On a GPU, each call puts one launch on PyTorch's current s
 on the CPU, where SGLang has none, arrays of NumPy are accepted too.
 
 A token that does not exist is answered with -1, and a token that is asked for twice is fetched
-once. The layout of DeepSeek V4, whose rows are in two parts, is not supported.
+once. The layout of DeepSeek V4, whose rows are in two parts, is not supported, and neither are the
+calls for several speculative steps. SGLang's relayout of pages needs no kernel here: the staged
+functions of `forerun.hicache` copy without it.
 
 >>> import numpy as np
 >>> tokens, locs = np.full((1, 5), -1, np.int32), np.arange(5, dtype=np.int32)[None]

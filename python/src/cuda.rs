@@ -81,6 +81,11 @@ impl<'py> Tensor<'py> {
         &self.exported.shape
     }
 
+    /// What keeps its memory allocated.
+    pub(crate) fn keep(&self) -> Py<PyAny> {
+        self.exported.keep()
+    }
+
     /// Number of rows along the first dimension, and bytes per row.
     pub(crate) fn rows(&self, what: &str) -> PyResult<(u64, u64)> {
         let Some((&rows, rest)) = self.shape().split_first() else {
@@ -403,7 +408,7 @@ impl DeviceCopy<'_, '_> {
             if object.hasattr(intern!(py, "record_stream"))? {
                 of_torch.push(object);
             } else {
-                kept.push(tensor.exported.keep());
+                kept.push(tensor.keep());
             }
         }
         let (request, pairs, stream, returns) =

@@ -6,13 +6,13 @@
 //!   host        pinned memory, found by the driver
 //! ```
 //!
-//! A call can be captured in a graph. The tensors must stay as they are until the launch has run,
-//! in a graph as long as it is replayed, as with every kernel of PyTorch.
+//! A call can be captured in a graph. Tensors of PyTorch and CuPy on their current stream need no
+//! more, because their memory is reused in its order; the pool keeps others until the launch has
+//! run. Nobody may write them until then, nor free them while a graph is replayed.
 
 use std::ops::Range;
 
-use forerun::gpu::gather::Locate as _;
-use forerun::gpu::gather::MemoryType;
+use forerun::gpu::gather::{IndexType, Locate as _, MemoryType};
 use forerun::gpu::hot_pool::{
     DeviceHotPlan, DeviceHotPool, DeviceHotPoolBatch, HotPoolCommand, HotPoolCounts, HotPoolError,
     HotPoolOptions,
@@ -20,10 +20,11 @@ use forerun::gpu::hot_pool::{
 use forerun::gpu::{Command, DeviceSlice, Gpu, GpuError, HostMemory, Stream};
 use pyo3::prelude::*;
 
-use crate::cuda::{CallersStream, Tensor, opened, stream_of};
+use crate::cuda::{CallersStream, Tensor, is_in_stream_order, library_of, opened, stream_of};
 use crate::dlpack::Exported;
 use crate::errors::{device_exception, invalid};
 use crate::hot_pool_arguments::{Arrays, batch_of, hot_pool_exception};
+use crate::in_flight::TensorsInFlight;
 use crate::rows::readable_rows;
 
 /// The device's number, the shape, and the bytes of an element of a tensor on a device.
@@ -69,7 +70,84 @@ unsafe impl HostMemory for Pinned {
 /// A pool on a device.
 pub(crate) struct DevicePool {
     gpu: Gpu,
+    /// Dropped before the tensors: to free its memory waits for the device, and thereby for graphs.
     pool: DeviceHotPool,
+    in_flight: TensorsInFlight,
+}
+
+impl Drop for DevicePool {
+    fn drop(&mut self) {
+        self.in_flight.finish();
+    }
+}
+
+/// The tensors of a call.
+struct CallTensors {
+    gpu: Gpu,
+    stream: CallersStream,
+    /// The library whose current stream it is. `None` if the caller named it.
+    library: Option<String>,
+    /// What keeps the memory that could be reused before the launch has run.
+    kept: Vec<Py<PyAny>>,
+}
+
+impl CallTensors {
+    /// A tensor on the device that the pool holds, and its memory.
+    fn held<'py>(
+        &self,
+        object: &Bound<'py, PyAny>,
+        what: &str,
+    ) -> PyResult<(Tensor<'py>, DeviceSlice<'static>)> {
+        let tensor = Tensor::new(object, what, self.stream)?;
+        let here = self.gpu.info().ordinal;
+        if tensor.device != here {
+            return Err(invalid(format!(
+                "`{what}` is on CUDA device {}, but the pool is on CUDA device {here}",
+                tensor.device
+            )));
+        }
+        let bytes = tensor.bytes(what)?;
+        // SAFETY: the tensor states its size. Its memory stays allocated until the launch has run:
+        // the pool holds the tensor, or keeps its capsule, or its library reuses memory in the
+        // order of the stream.
+        let slice = unsafe { DeviceSlice::from_raw(&self.gpu, tensor.address, bytes) };
+        Ok((tensor, slice))
+    }
+
+    /// A tensor on the device that is used for this call, and its memory.
+    fn used<'py>(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        what: &str,
+    ) -> PyResult<(Tensor<'py>, DeviceSlice<'static>)> {
+        let (tensor, slice) = self.held(object, what)?;
+        let is_of_stream = self.library == Some(library_of(object)?);
+        if !(is_of_stream && is_in_stream_order(object)?) {
+            self.kept.push(tensor.keep());
+        }
+        Ok((tensor, slice))
+    }
+
+    /// A tensor of int32 that is used for this call, and its memory.
+    fn integers<'py>(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        what: &'static str,
+    ) -> PyResult<(Tensor<'py>, DeviceSlice<'static>)> {
+        let (tensor, slice) = self.used(object, what)?;
+        match tensor.integer()?.bytes() * 8 {
+            32 => Ok((tensor, slice)),
+            bits => Err(invalid(format!("`{what}` must be int32, not int{bits}"))),
+        }
+    }
+
+    fn requests(
+        &mut self,
+        object: &Bound<'_, PyAny>,
+    ) -> PyResult<(DeviceSlice<'static>, IndexType)> {
+        let (tensor, slice) = self.used(object, "requests")?;
+        Ok((slice, tensor.integer()?))
+    }
 }
 
 impl DevicePool {
@@ -81,7 +159,11 @@ impl DevicePool {
         py.detach(|| {
             let gpu = opened(device).map_err(device_exception)?;
             let pool = DeviceHotPool::new(&gpu, options).map_err(hot_pool_exception)?;
-            Ok(DevicePool { gpu, pool })
+            Ok(DevicePool {
+                gpu,
+                pool,
+                in_flight: TensorsInFlight::default(),
+            })
         })
     }
 
@@ -103,33 +185,29 @@ impl DevicePool {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let rows = arrays.rows.bind(py);
-        let stream = stream_of(stream, rows)?;
-        let (_, shape, _) = shape_of(positions, "positions", stream)?;
-        let (requests_given, count) = batch_of(&shape)?;
-        let tensor = |object: &Bound<'_, PyAny>, what| self.integers(object, what, stream);
+        let mut tensors = self.tensors(stream, rows)?;
         let mut call = {
-            let (positions, _) = tensor(positions, "positions")?;
+            let (tensor, positions) = tensors.integers(positions, "positions")?;
+            let (requests, count) = batch_of(tensor.shape())?;
             let number = |number: u64| {
                 u32::try_from(number).map_err(|_| invalid("`positions` has too many positions"))
             };
-            DeviceHotPoolBatch::new(layer, (number(requests_given)?, number(count)?), positions)
+            DeviceHotPoolBatch::new(layer, (number(requests)?, number(count)?), positions)
         };
         if let Some(requests) = requests {
-            call = call.requests(self.requests(requests, stream)?);
+            call = call.requests(tensors.requests(requests)?);
         }
         if let Some(batch) = batch {
-            call = call.batch_at(tensor(batch, "batch")?.0);
+            call = call.batch_at(tensors.integers(batch, "batch")?.1);
         }
         if let Some(host_rows) = &arrays.host_rows {
-            call = call.host_rows(self.slice(host_rows.bind(py), "host_rows", stream)?);
+            call = call.host_rows(tensors.held(host_rows.bind(py), "host_rows")?.1);
         }
-        let (out, is_writable) = tensor(out, "out")?;
-        if !is_writable {
-            return Err(invalid("`out` cannot be written: it is read-only"));
-        }
-        let (host, device) = (self.pinned(py, arrays)?, self.slice(rows, "rows", stream)?);
+        let (tensor, out) = tensors.integers(out, "out")?;
+        tensor.expect_writable("out")?;
+        let (host, (_, device)) = (self.pinned(py, arrays)?, tensors.held(rows, "rows")?);
         let command = self.pool.resolve(&call, &host, &device, &out, plan);
-        self.enqueue(stream, command)
+        self.enqueue(tensors, command)
     }
 
     pub(crate) fn replay(
@@ -142,15 +220,15 @@ impl DevicePool {
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let rows = arrays.rows.bind(py);
-        let stream = stream_of(stream, rows)?;
+        let mut tensors = self.tensors(stream, rows)?;
         let batch_at = match batch {
             None => None,
-            Some(batch) => Some(self.integers(batch, "batch", stream)?.0),
+            Some(batch) => Some(tensors.integers(batch, "batch")?.1),
         };
         let batch = (self.pool.options().requests, batch_at.as_ref());
-        let (host, device) = (self.pinned(py, arrays)?, self.slice(rows, "rows", stream)?);
+        let (host, (_, device)) = (self.pinned(py, arrays)?, tensors.held(rows, "rows")?);
         let command = self.pool.replay(plan, layers, batch, &host, &device);
-        self.enqueue(stream, command)
+        self.enqueue(tensors, command)
     }
 
     pub(crate) fn clear(
@@ -160,10 +238,10 @@ impl DevicePool {
         requests: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let stream = stream_of(stream, arrays.rows.bind(py))?;
-        let (slice, integer) = self.requests(requests, stream)?;
+        let mut tensors = self.tensors(stream, arrays.rows.bind(py))?;
+        let (slice, integer) = tensors.requests(requests)?;
         let batch = (slice.len() as u64 / integer.bytes()) as u32;
-        self.enqueue(stream, self.pool.clear(batch, &slice, integer))
+        self.enqueue(tensors, self.pool.clear(batch, &slice, integer))
     }
 
     pub(crate) fn counts(
@@ -180,54 +258,23 @@ impl DevicePool {
         })
     }
 
-    /// The memory of a tensor on the device.
-    fn slice(
+    /// The tensors of a call on the stream that was named, or on the current one of the rows'
+    /// library.
+    fn tensors(
         &self,
-        object: &Bound<'_, PyAny>,
-        what: &str,
-        stream: CallersStream,
-    ) -> PyResult<DeviceSlice<'static>> {
-        let tensor = Tensor::new(object, what, stream)?;
-        self.expect_here(tensor.device, what)?;
-        let bytes = tensor.bytes(what)?;
-        // SAFETY: the tensor states its size. Its object keeps the memory, and the caller
-        // guarantees that it stays as it is until the launch has run.
-        Ok(unsafe { DeviceSlice::from_raw(&self.gpu, tensor.address, bytes) })
-    }
-
-    /// The memory of a tensor of int32, and whether it may be written.
-    fn integers(
-        &self,
-        object: &Bound<'_, PyAny>,
-        what: &'static str,
-        stream: CallersStream,
-    ) -> PyResult<(DeviceSlice<'static>, bool)> {
-        let tensor = Tensor::new(object, what, stream)?;
-        let bits = tensor.integer()?.bytes() * 8;
-        if bits != 32 {
-            return Err(invalid(format!("`{what}` must be int32, not int{bits}")));
-        }
-        let is_writable = tensor.expect_writable(what).is_ok();
-        Ok((self.slice(object, what, stream)?, is_writable))
-    }
-
-    fn requests(
-        &self,
-        object: &Bound<'_, PyAny>,
-        stream: CallersStream,
-    ) -> PyResult<(DeviceSlice<'static>, forerun::gpu::gather::IndexType)> {
-        let integer = Tensor::new(object, "requests", stream)?.integer()?;
-        Ok((self.slice(object, "requests", stream)?, integer))
-    }
-
-    fn expect_here(&self, device: usize, what: &str) -> PyResult<()> {
-        let here = self.gpu.info().ordinal;
-        if device == here {
-            return Ok(());
-        }
-        Err(invalid(format!(
-            "`{what}` is on CUDA device {device}, but the pool is on CUDA device {here}"
-        )))
+        stream: Option<&Bound<'_, PyAny>>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<CallTensors> {
+        let library = match stream {
+            Some(_) => None,
+            None => Some(library_of(rows)?),
+        };
+        Ok(CallTensors {
+            gpu: self.gpu.clone(),
+            stream: stream_of(stream, rows)?,
+            library,
+            kept: Vec::new(),
+        })
     }
 
     fn pinned(&self, py: Python<'_>, arrays: &Arrays) -> PyResult<Pinned> {
@@ -251,13 +298,15 @@ impl DevicePool {
         })
     }
 
+    /// Puts a command on the stream, and keeps what its launch needs.
     fn enqueue(
         &self,
-        stream: CallersStream,
+        tensors: CallTensors,
         command: Result<HotPoolCommand<'_>, HotPoolError>,
     ) -> PyResult<()> {
         let command = command.map_err(hot_pool_exception)?;
-        enqueue(&self.gpu, stream, &command).map_err(device_exception)
+        enqueue(&self.gpu, tensors.stream, &command).map_err(device_exception)?;
+        self.in_flight.keep(&self.gpu, tensors.stream, tensors.kept)
     }
 }
 

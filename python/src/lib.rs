@@ -53,6 +53,8 @@ mod hot_pool_cuda;
     reason = "the memory of other libraries is given by address"
 )]
 mod hot_pool_tables;
+#[allow(unsafe_code, reason = "a stream of other libraries is a handle")]
+mod in_flight;
 mod interrupt;
 mod items;
 mod key_range;

@@ -323,7 +323,7 @@ impl Transfer {
     }
 
     /// The number of rows on each side. If a side's size is unknown, it is what its indices need,
-    /// or, if these are on the device, what fits into its allocation.
+    /// or, if these are on the device, what fits into its memory.
     fn rows_on(&self, gpu: &Gpu, indices: [Option<&Indices<'_>>; 2]) -> PyResult<[u64; 2]> {
         let (source, destination) = (self.source.addresses(), self.destination.addresses());
         // Sources may overlap each other. What is written overlaps nothing.
@@ -332,8 +332,11 @@ impl Transfer {
             |side: &Side, addresses: &[u64], neighbours: &[u64], indices: Option<&Indices<'_>>| {
                 let fit = match side.rows {
                     Some(rows) => rows,
-                    None => rows_that_fit(addresses, side.stride_bytes, neighbours, gpu)
-                        .map_err(gather_exception)?,
+                    None => {
+                        let needed = indices.map_or(u64::MAX, |indices| indices.needed().1);
+                        rows_that_fit(addresses, side.stride_bytes, neighbours, needed, gpu)
+                            .map_err(gather_exception)?
+                    }
                 };
                 indices.map_or(Ok(fit), |indices| indices.rows_of(side, Some(fit)))
             };

@@ -299,3 +299,96 @@ finish()
 assert (out.there[to] == source[rows]).all() and not out.there[[0, 1, 4, 5, 6]].any()
 """
     )
+
+
+def test_rows_behind_addresses_are_in_every_piece_of_their_memory(run):
+    run(
+        SIDES
+        + """
+cuda.fakePieces(256)  # eight rows, as the memory of expandable segments may be reported
+sources, outs = pinned((3, 64, 8), np.float32), on_gpu(np.zeros((3, 32, 8), np.float32))
+sources[:] = rng.random(sources.shape)
+layers = [outs.tensor.data + layer * 1024 for layer in range(3)]
+for indices_at in np.asarray, on_gpu:
+    outs.there[:] = 0
+    rows, to = (indices_at(pairs[:, column].copy()) for column in range(2))
+    transfer(side(list(sources), 32, name="src"), side(layers, 32, name="dst"), 32, rows, to)
+    finish()
+    assert (outs.there[:, pairs[:, 1]] == sources[:, pairs[:, 0]]).all()
+assert forerun.out_of_range_count() == 0
+# A layer still ends where the next begins, and the last one where the memory does.
+past = on_gpu(np.array([32]))
+transfer(side(list(sources), 32), side(layers, 32), 32, on_gpu(np.array([0])), past)
+finish()
+assert forerun.out_of_range_count() == 3
+try:
+    transfer(side(list(sources), 32), side(layers, 32), 32, np.array([0]), past.there)
+except forerun.errors.InvalidArgumentError as error:
+    assert "room for 32 rows" in str(error), error
+else:
+    raise AssertionError
+"""
+    )
+
+
+HOT_POOL = """
+# A library that reuses memory in the order of its current stream.
+cupy = types.ModuleType("cupy")
+cupy.cuda = types.ModuleType("cupy.cuda")
+cupy.cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=stream)
+sys.modules.update({"cupy": cupy, "cupy.cuda": cupy.cuda})
+
+def of(library, values):
+    tensor = on_gpu(values)
+    tensor.__class__ = type("Tensor", (CudaTensor,), {"__module__": library})
+    return tensor
+
+def integers(library, count=4):
+    return of(library, np.arange(count, dtype=np.int32))
+
+def kept(*tensors):
+    return [len(tensor.streams) - tensor.released for tensor in tensors]
+
+rows = of("cupy", np.zeros((1, 16, 8), np.float32))
+pool = forerun.HotPool(host.reshape(1, 64, 8), rows, slots=16)
+calls()
+"""
+
+
+def test_a_call_of_a_hot_pool_on_the_current_stream_is_one_launch_and_keeps_nothing(run):
+    run(
+        HOT_POOL
+        + """
+positions, requests, out = integers("cupy"), integers("cupy", 1), integers("cupy")
+assert pool.resolve(0, positions, requests, out=out) is out
+assert calls() == ["launch:1"]
+assert kept(positions, requests, out, rows) == [0] * 4
+assert set(positions.streams) == {stream}
+"""
+    )
+
+
+@pytest.mark.parametrize("library, options", [("cupy", "stream=stream"), ("jaxlib", "")])
+def test_temporary_tensors_of_a_hot_pool_are_kept_until_its_launch_has_run(run, library, options):
+    run(
+        HOT_POOL
+        + f"""
+given = [integers({library!r}, count) for count in (4, 1, 1, 4)]
+positions, requests, batch, out = given
+pool.resolve(0, positions, requests, batch=batch, out=out, {options})
+assert calls() == ["launch:1", "record:1"]
+assert kept(*given) == [1] * 4 and kept(rows) == [0]
+last = integers({library!r}, 1)
+pool.clear(last, {options})
+assert kept(*given, last) == [1] * 5  # nothing has run
+finish()
+plan = pool.new_plan()
+more = integers({library!r}, 1)
+pool.replay(plan, (0, 1), batch=more, {options})
+assert kept(*given, last, more) == [0] * 5 + [1]
+# Before the arrays go, the pool waits.
+del pool, plan
+gc.collect()
+assert kept(more) == [0] and "wait:1" in calls()
+"""
+    )

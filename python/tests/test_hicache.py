@@ -38,6 +38,9 @@ def chosen(rows, count):
 
 
 def same(one, other):
+    if torch.cuda.is_available():
+        # `cpu` does not wait for copies into pinned memory.
+        torch.cuda.synchronize()
     return torch.equal(one.cpu(), other.cpu())
 
 

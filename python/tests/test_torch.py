@@ -377,6 +377,7 @@ def test_rows_are_copied_between_pinned_memory_and_a_gpu(pairs_on_gpu):
         there = device.cpu()
         returned = torch.zeros(100, 8).pin_memory()
         forerun.scatter(device, returned, back)
+        torch.cuda.current_stream().synchronize()
     expected = torch.full((60, 8), 9.0)
     expected[places] = host[rows]
     assert torch.equal(there, expected)

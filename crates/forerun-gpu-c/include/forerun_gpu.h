@@ -62,7 +62,7 @@ const char* forerun_gpu_version(void);
 enum {
     FORERUN_GPU_LRU = 0,         // the time of the last write or update
     FORERUN_GPU_LFU = 1,         // the number of uses, or the sum of given scores
-    FORERUN_GPU_EPOCH_LRU = 2,   // the batch's epoch, then the time
+    FORERUN_GPU_EPOCH_LRU = 2,   // the batch's epoch, then the time, of the last 50 days
     FORERUN_GPU_EPOCH_LFU = 3,   // the batch's epoch, then the uses
     FORERUN_GPU_CUSTOMIZED = 4,  // the score that the batch gives
 };

@@ -349,6 +349,53 @@ fn a_full_ring_waits_for_its_oldest_launch() {
 }
 
 #[test]
+fn a_stream_that_is_late_neither_fills_the_ring_nor_delays_others() {
+    let name = "a_stream_that_is_late_neither_fills_the_ring_nor_delays_others";
+    if !has_fake_driver(name, &[]) {
+        return;
+    }
+    let pools = Pools::new(ROW_BYTES, 1);
+    let (late, other) = (&pools.stream, Stream::new(&pools.gpu).unwrap());
+    // Each call needs a mebibyte of the 64 that a ring may have.
+    let pairs: Vec<i64> = (0..2 * 40_000).map(|at| at / 2 % ROWS as i64).collect();
+    let copy = |stream: &Stream| {
+        let pairs = cpu::Pairs::interleaved(cpu::Indices::I64(&pairs)).unwrap();
+        let copy = QueuedCopy {
+            request: pools.request(NOWHERE, false),
+            within_device: false,
+            pairs: QueuedPairs::Copied(pairs),
+            kept: None,
+        };
+        // SAFETY: as in `Pools::enqueue`.
+        unsafe { pools.queue.enqueue(stream, copy) }.unwrap();
+    };
+    copy(late);
+    let of_late = calls_on_streams()[0].1;
+    copy(&other);
+    let before = allocated();
+    for _ in 0..100 {
+        other.synchronize().unwrap();
+        copy(&other);
+    }
+    assert_eq!(allocated(), before);
+
+    // The late stream fills the ring, and waits for itself alone.
+    other.synchronize().unwrap();
+    for _ in 0..63 {
+        copy(late);
+    }
+    assert!(!calls_on_streams().contains(&("wait".to_owned(), of_late)));
+    copy(&other);
+    assert_eq!(calls(), "launch record");
+    copy(late);
+    let late_calls = ["wait", "launch", "record"].map(|word| (word.to_owned(), of_late));
+    assert_eq!(calls_on_streams(), late_calls);
+    finish();
+    drop(pools);
+    assert_eq!(faults(), "");
+}
+
+#[test]
 fn indices_in_slices_that_overlap_are_those_of_their_own_side() {
     let name = "indices_in_slices_that_overlap_are_those_of_their_own_side";
     if !has_fake_driver(name, &[]) {

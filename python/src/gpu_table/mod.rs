@@ -1,21 +1,16 @@
 //! `_GpuTable`: the hash table in GPU memory, with arrays of any library. `forerun/gpu_table.py`
 //! makes `GpuTable` of it.
 //!
-//! ```text
-//!   arrays.rs      the arrays of a call, as addresses
-//!   in_flight.rs   tensors whose memory work on a stream still uses
-//! ```
+//! `arrays.rs` has the arrays of a call, as addresses.
 //!
 //! On a GPU a call puts its operation on a stream and returns. PyTorch and CuPy reuse a tensor's
 //! memory in the order of their current stream, so tensors used there need no more. Those of other
 //! libraries, or used on another stream, are kept until the device has passed an event.
 
 mod arrays;
-mod in_flight;
 
 use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use forerun::gpu::table::{
     Candidates, Condition, Element, GpuEvictStrategy, GpuTable as Table, LookupMode, Operation,
@@ -31,11 +26,11 @@ use crate::cuda::{CallersStream, is_in_stream_order, library_of, opened, stream_
 use crate::device_array::DeviceArray;
 use crate::engine_handle::EngineHandle;
 use crate::errors::{device_exception, gpu_table_exception, invalid, unknown};
+use crate::in_flight::TensorsInFlight;
 use crate::interrupt;
 use crate::numeric_arguments;
 use crate::table::options::{Device, dtype};
 use arrays::{Arrays, Elements};
-use in_flight::InFlight;
 
 /// The table of `forerun.GpuTable`.
 #[pyclass(frozen, module = "forerun", name = "_GpuTable")]
@@ -44,7 +39,7 @@ pub(crate) struct GpuTable {
     gpu: Option<Gpu>,
     dtype: Dtype,
     dim: u32,
-    in_flight: Mutex<Vec<InFlight>>,
+    in_flight: TensorsInFlight,
 }
 
 fn evict_strategy(name: &str) -> PyResult<GpuEvictStrategy> {
@@ -132,7 +127,7 @@ impl GpuTable {
             table: EngineHandle::new(StreamTable::new(table)),
             dtype,
             dim,
-            in_flight: Mutex::default(),
+            in_flight: TensorsInFlight::default(),
         })
     }
 
@@ -564,17 +559,8 @@ impl GpuTable {
         let (Some(asked), Some(gpu)) = (asked, &self.gpu) else {
             return Ok(());
         };
-        if is_kept && !capsules.is_empty() {
-            let used = InFlight::new(gpu, asked, capsules)?;
-            let held = self.in_flight.lock();
-            let mut held = held.unwrap_or_else(PoisonError::into_inner);
-            let all = std::mem::take(&mut *held).into_iter();
-            let (done, mut going): (Vec<_>, Vec<_>) = all.partition(InFlight::is_done);
-            going.push(used);
-            *held = going;
-            drop(held);
-            // Not under the lock: what is let go may run Python code.
-            drop(done);
+        if is_kept {
+            self.in_flight.keep(gpu, asked, capsules)?;
         }
         for array in written {
             array.get().mark(asked)?;
@@ -585,11 +571,7 @@ impl GpuTable {
 
 impl Drop for GpuTable {
     fn drop(&mut self) {
-        let in_flight = self
-            .in_flight
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        in_flight.iter().for_each(InFlight::finish);
+        self.in_flight.finish();
         // The fields follow in their order. Freeing the table waits for the device, and thereby for
         // graphs; then the tensors go.
     }

@@ -24,6 +24,7 @@
 //   - lock_keys and unlock_keys give outcomes (FORERUN_GPU_FOUND: done) and take no addresses of
 //     keys. A locked entry can still be found.
 //   - ignore_evict_strategy is only for insert_or_assign, and needs scores.
+//   - accum_or_assign adds numbers of 4 and 8 bytes, not half or bfloat16.
 //   - find_or_insert gives zeros, not unspecified values, to new rows by address.
 //   - An allocator's memory must be aligned to 256 bytes, as cudaMalloc's is; alloc_async and
 //     free_async are not called.
@@ -35,6 +36,7 @@
 #include <forerun_gpu.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -290,7 +292,7 @@ class HashTable {
         auto batch = with_keys(n, keys, scores);
         batch.pointers_out = reinterpret_cast<void**>(values), batch.scores_out = scores;
         // The outcome of a locked key is not a bool.
-        if (has_locked_ && founds != nullptr)
+        if (founds != nullptr && has_locked_.load(std::memory_order_relaxed))
             contains(n, keys, founds, stream);
         else
             batch.status_out = bytes(founds);
@@ -305,7 +307,7 @@ class HashTable {
 
     void lock_keys(const size_type n, const key_type* keys, uint8_t* outcomes = nullptr,
                    stream_type stream = 0) {
-        has_locked_ = true;
+        has_locked_.store(true, std::memory_order_relaxed);
         auto batch = with_keys(n, keys, nullptr);
         batch.status_out = outcomes;
         check(forerun_gpu_lock(table_, &batch, stream));
@@ -385,7 +387,9 @@ class HashTable {
     size_type max_bucket_size() const noexcept { return options_.max_bucket_size; }
     size_type bucket_count() const { return capacity() / max_bucket_size(); }
     // Of the epoch strategies, up to 2^32 - 1, for later operations.
-    void set_global_epoch(const uint64_t epoch) { epoch_ = epoch; }
+    void set_global_epoch(const uint64_t epoch) {
+        epoch_.store(epoch, std::memory_order_relaxed);
+    }
 
     // Writes all entries, max_workspace_size bytes at a time, and returns their number. Waits.
     size_type save(BaseKVFile<K, V, S>* file, const size_t max_workspace_size = 1 << 20,
@@ -493,8 +497,12 @@ class HashTable {
     forerun_gpu_table* table_ = nullptr;
     HashTableOptions options_;
     size_type max_capacity_ = 0;
-    uint64_t epoch_ = 0;
-    bool has_locked_ = false;
+    // Relaxed: both stand for themselves. A thread that knows that set_global_epoch or lock_keys has
+    // returned sees the new value; for a call beside them either is right, and no order of two
+    // threads' calls would follow from a stronger one. Flags of a find_and_update beside the first
+    // lock_keys may hold FORERUN_GPU_ENTRY_IS_PINNED.
+    std::atomic<uint64_t> epoch_{0};
+    std::atomic<bool> has_locked_{false};
     mutable Counter counter_;
 
     static void check(forerun_gpu_result result) {
@@ -562,7 +570,7 @@ class HashTable {
         batch.count = n;
         batch.keys = reinterpret_cast<const uint64_t*>(keys);
         batch.scores = scores;
-        batch.epoch = epoch_;
+        batch.epoch = epoch_.load(std::memory_order_relaxed);
         return batch;
     }
     forerun_gpu_batch with_rows(size_type n, const key_type* keys, const value_type* values,

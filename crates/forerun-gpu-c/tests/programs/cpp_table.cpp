@@ -4,12 +4,14 @@
 //   cpp_table FILE    FILE is written and removed
 #include <forerun/hash_table.hpp>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #define EXPECT(condition)                                                     \
@@ -210,6 +212,31 @@ void every_operation_by_key() {
     EXPECT(table.empty());
 }
 
+void a_thread_sees_that_another_has_locked_keys() {
+    Table table;
+    table.init(options_of(1 << 10));
+    const size_t n = 100;
+    const auto keys = keys_from(1, n);
+    const Array<int64_t> d_keys(table, keys);
+    const Array<float> d_rows(table, rows_of(keys, 1));
+    const Array<uint64_t> d_scores(table, std::vector<uint64_t>(n, 7));
+    const Array<float*> d_pointers(table, std::vector<float*>(n));
+    const Founds d_founds(table, std::vector<uint8_t>(n, 99));
+    table.insert_or_assign(n, d_keys, d_rows, d_scores);
+    const auto update = [&] {
+        table.find_and_update(n, d_keys, d_pointers, bools(d_founds), d_scores);
+    };
+    std::atomic<bool> is_locked{false};
+    std::thread locks([&] {
+        table.lock_keys(n, d_keys);
+        is_locked = true;
+    });
+    while (!is_locked) update();
+    update();
+    EXPECT(d_founds.get() == std::vector<uint8_t>(n, 1));
+    locks.join();
+}
+
 void a_full_table_gives_what_it_evicts() {
     Table table;
     auto options = options_of(64);
@@ -390,6 +417,7 @@ static_assert(Renamed::evict_strategy == nv::merlin::EvictStrategy::kLru, "the d
 int main(int count, char** arguments) {
     EXPECT(count == 2);
     every_operation_by_key();
+    a_thread_sees_that_another_has_locked_keys();
     a_full_table_gives_what_it_evicts();
     conditions_are_data();
     it_grows_saves_and_loads(arguments[1]);

@@ -160,11 +160,20 @@ template <u32 WIDTH> class Pooler : KeySearch<WIDTH, 2> {
         for (u32 part = 0; part < dim; part += part_values) {
             if (in_parts()) load_sums(part);
             switch (op.row_format) {
-                case format_f32: add_part<format_f32>(rows, row, part, scale, bias); break;
-                case format_f16: add_part<format_f16>(rows, row, part, scale, bias); break;
-                case format_bf16: add_part<format_bf16>(rows, row, part, scale, bias); break;
-                case format_qint8: add_part<format_qint8>(rows, row, part, scale, bias); break;
-                default: add_part<format_quint8>(rows, row, part, scale, bias);
+                case format_f32:
+                    add_part<format_f32>(rows, row, part, scale, bias);  // slots: f32
+                    break;
+                case format_f16:
+                    add_part<format_f16>(rows, row, part, scale, bias);  // slots: formats
+                    break;
+                case format_bf16:
+                    add_part<format_bf16>(rows, row, part, scale, bias);  // slots: formats
+                    break;
+                case format_qint8:
+                    add_part<format_qint8>(rows, row, part, scale, bias);  // slots: formats
+                    break;
+                default:
+                    add_part<format_quint8>(rows, row, part, scale, bias);  // slots: formats
             }
             if (in_parts()) store_sums(part);
         }
@@ -184,14 +193,17 @@ template <u32 WIDTH> class Pooler : KeySearch<WIDTH, 2> {
         constexpr u32 turns = WordOf<FORMAT>::turns;
         constexpr u32 turn_values = WordOf<FORMAT>::values * warp_lanes;
         const u32 values = dim - part;
-        if (values <= turn_values) return add<FORMAT, 1>(rows, row, part, scale, bias);
+        if (values <= turn_values)
+            return add<FORMAT, 1>(rows, row, part, scale, bias);  // slots: rows
         if constexpr (turns > 2) {
-            if (values <= turn_values * 2) return add<FORMAT, 2>(rows, row, part, scale, bias);
+            if (values <= turn_values * 2)
+                return add<FORMAT, 2>(rows, row, part, scale, bias);  // slots: longer
         }
         if constexpr (turns > 4) {
-            if (values <= turn_values * 4) return add<FORMAT, 4>(rows, row, part, scale, bias);
+            if (values <= turn_values * 4)
+                return add<FORMAT, 4>(rows, row, part, scale, bias);  // slots: longer
         }
-        add<FORMAT, turns>(rows, row, part, scale, bias);
+        add<FORMAT, turns>(rows, row, part, scale, bias);  // slots: longer
     }
 
     // Adds a part of each row, in the order of the lanes whose bits are in `rows`.

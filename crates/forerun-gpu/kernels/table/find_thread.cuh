@@ -31,9 +31,9 @@ FORERUN_DEVICE void find_by_thread(const TableOp& op) {
     for (u64 i = thread_in_grid(); i < count; i += step) {
         const u64 key = load_once(at<u64>(op.keys) + i);
         const Place place = place_of(t, key);
-        u64 slot = slot_by_thread(op, place.home, place, key);
+        u64 slot = slot_by_thread(op, place.home, place, key);  // slots: home
         if (slot == no_slot && has_spilled(t, place))
-            slot = slot_by_thread(op, place.spill, place, key);
+            slot = slot_by_thread(op, place.spill, place, key);  // slots: spill
         give_slot(op, i, slot);
     }
 }

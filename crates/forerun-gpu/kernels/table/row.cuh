@@ -104,6 +104,11 @@ FORERUN_DEVICE void copy_units(u64 to, u64 from, u64 bytes) {
     }
 }
 
+using TableUnits = TableSide<Bytes16>;
+using TableWords = TableSide<u32>;
+using CallerUnits = CallerSide<Bytes16>;
+using CallerWords = CallerSide<u32>;
+
 // In the functions below, `base` is the address of the caller's first row. It and `row_bytes`
 // determine the alignment of all of the caller's rows.
 FORERUN_DEVICE u64 bits_of(const TableState& t, u64 base) {
@@ -113,23 +118,30 @@ FORERUN_DEVICE u64 bits_of(const TableState& t, u64 base) {
 // From the table to the caller.
 template <u32 AT_ONCE>
 FORERUN_DEVICE void copy_out(const TableState& t, u64 base, u64 to, u64 row) {
+    const u64 bytes = t.row_bytes;
     switch (unit_of(bits_of(t, base))) {
         case 16:
-            return copy_units<AT_ONCE, Bytes16, TableSide<Bytes16>, CallerSide<Bytes16>>(to, row,
-                                                                                t.row_bytes);
+            copy_units<AT_ONCE, Bytes16, TableUnits, CallerUnits>(to, row, bytes);  // slots: units
+            break;
         case 4:
-            return copy_units<AT_ONCE, u32, TableSide<u32>, CallerSide<u32>>(to, row, t.row_bytes);
-        default: return copy_units<AT_ONCE, u32, TableSide<u32>, CallerBytes>(to, row, t.row_bytes);
+            copy_units<AT_ONCE, u32, TableWords, CallerWords>(to, row, bytes);  // slots: words
+            break;
+        default:
+            copy_units<AT_ONCE, u32, TableWords, CallerBytes>(to, row, bytes);  // slots: words
     }
 }
 // From the caller to the table.
 FORERUN_DEVICE void copy_in(const TableState& t, u64 base, u64 row, u64 from) {
+    const u64 bytes = t.row_bytes;
     switch (unit_of(bits_of(t, base))) {
         case 16:
-            return copy_units<1, Bytes16, CallerSide<Bytes16>, TableSide<Bytes16>>(row, from,
-                                                                                t.row_bytes);
-        case 4: return copy_units<1, u32, CallerSide<u32>, TableSide<u32>>(row, from, t.row_bytes);
-        default: return copy_units<1, u32, CallerBytes, TableSide<u32>>(row, from, t.row_bytes);
+            copy_units<1, Bytes16, CallerUnits, TableUnits>(row, from, bytes);  // slots: units
+            break;
+        case 4:
+            copy_units<1, u32, CallerWords, TableWords>(row, from, bytes);  // slots: words
+            break;
+        default:
+            copy_units<1, u32, CallerBytes, TableWords>(row, from, bytes);  // slots: words
     }
 }
 // From the caller to the caller.

@@ -66,7 +66,7 @@ FORERUN_DEVICE void scan_slots(const TableOp& op) {
             counted += chosen ? 1 : 0;
             continue;
         }
-        if (op.scan == scan_erase) chosen = erase_chosen(op, slot, chosen);
+        if (op.scan == scan_erase) chosen = erase_chosen(op, slot, chosen);  // slots: erase
         const u32 who = ballot(all_lanes, chosen);
         if (who == 0) continue;
         u64 to = 0;
@@ -80,8 +80,9 @@ FORERUN_DEVICE void scan_slots(const TableOp& op) {
             store_global(at<u64>(op.out_keys) + to, load_relaxed(key_at(t, slot)));
         if (op.out_scores != 0) store_global(at<u64>(op.out_scores) + to, load_score(t, slot));
         if (op.out_places != 0) store_global(at<u64>(op.out_places) + to, slot);
-        if (op.out_rows != 0)
-            copy_out_alone(t, op.out_rows, op.out_rows + to * t.row_bytes, row_address(t, slot));
+        if (op.out_rows == 0) continue;
+        const u64 row_to = op.out_rows + to * t.row_bytes;
+        copy_out_alone(t, op.out_rows, row_to, row_address(t, slot));  // slots: export
     }
     // One addition per warp. With one per turn, the counter would limit the speed.
     counted = sum_of_warp(counted);
@@ -96,7 +97,7 @@ FORERUN_DEVICE bool clear_bucket(const TableState& t, u64 bucket) {
     u64 live = 0, pinned = 0;
     for (u32 s = 0; s < t.width; s += chunk_slots) {
         const u64 slot = bucket * t.width + s;
-        live += chunk_slots - ones(free_in(load_digests(t, slot)));
+        live += chunk_slots - ones(free_in(load_digests(t, slot)));  // slots: chunk
         store_relaxed(reinterpret_cast<Bytes16*>(digests_at(t, slot)), Bytes16{0, 0, 0, 0});
     }
     for (u32 p = 0; p < pin_words; ++p)

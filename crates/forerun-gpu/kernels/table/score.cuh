@@ -25,7 +25,9 @@ FORERUN_DEVICE void store_score(const TableState& t, u64 slot, u64 score) {
 
 // The order in which entries are evicted, the lowest rank first. The times of policy_epoch_lru
 // begin again at 0 every 52 days, so its ranks have the time's distance from `oldest`, which is 50
-// days ago and, in 32 bits, 39 hours ahead. For all other policies the rank is the score.
+// days ago and, in 32 bits, 39 hours ahead. An older time looks like one ahead: an entry that was
+// not used for so long goes last among those of its epoch. For all other policies the rank is the
+// score.
 constexpr u32 time_shift = 20;
 constexpr u32 time_ahead = 1u << 27;
 struct EvictOrder {

@@ -3,9 +3,9 @@
 //
 //   a tile of half as many lanes as a bucket has slots, but at most a warp, reads a bucket's scores
 //
-//     W = 128, 8 bytes   | 1 KiB: each lane of the warp two times 16 bytes |      up to four keys
-//     W = 16,  8 bytes   | 128 B: eight lanes |                                   of each tile at a
-//                                                                                 time
+//     W = 128, 8 bytes   | 1 KiB: each lane of the warp two times 16 bytes |      two keys at a time
+//     W = 64,  8 bytes   | 512 B: each lane of the warp |                         four
+//     W = 16,  8 bytes   | 128 B: eight lanes |                                   four of each tile
 //
 // The buckets are locked. All lanes of the warp make each call.
 #pragma once

@@ -122,6 +122,11 @@ impl Stream {
         self.handle
     }
 
+    /// What tells it apart from the device's other streams.
+    pub(crate) fn id(&self) -> usize {
+        self.handle.addr()
+    }
+
     /// Whether it is the device's legacy default stream, on which some calls are not possible.
     pub(crate) fn is_default(&self) -> bool {
         /// `CU_STREAM_LEGACY`, another name of the default stream.

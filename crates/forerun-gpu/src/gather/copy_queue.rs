@@ -162,7 +162,7 @@ impl CopyQueue {
             // SAFETY: the caller guarantees the memory, and there is no table.
             return unsafe { planned.launch(stream) };
         }
-        let mut taken = self.ring.take(bytes, kept)?;
+        let mut taken = self.ring.take(stream, bytes, kept)?;
         fill(&mut taken, &mut planned, slices);
         match stream.captured_into()? {
             None => {
@@ -257,7 +257,7 @@ impl CopyQueue {
         }
         let taken = match kept {
             None => None,
-            kept => Some(self.ring.take(0, kept)?),
+            kept => Some(self.ring.take(stream, 0, kept)?),
         };
         // SAFETY: `check` has verified that all rows are in memory that the device reaches. The
         // caller guarantees that it stays.

@@ -59,6 +59,8 @@ pub(super) struct LocatedRanges<'a> {
     known: &'a KnownMemory,
     source: &'a dyn Locate,
     /// Ranges that the source has reported, ascending, each with the attributes of its first byte.
+    /// Pieces that follow each other are one range, so that a walk over many is short the next
+    /// time.
     found: RefCell<Vec<PointerAttributes>>,
 }
 
@@ -95,16 +97,30 @@ impl Locate for LocatedRanges<'_> {
             });
         }
         let located = self.source.locate(address)?;
-        if let Some((start, _)) = located.range {
+        if let Some((start, len)) = located.range {
             let device_address = located.device_address.wrapping_sub(address - start);
             let first = PointerAttributes {
                 device_address,
                 ..located
             };
-            found.insert(after, first);
+            let before = after.checked_sub(1).and_then(|at| found.get_mut(at));
+            match before.filter(|before| is_continued(before, &first)) {
+                Some(before) => before.range = before.range.map(|(start, of)| (start, of + len)),
+                None => found.insert(after, first),
+            }
         }
         Ok(located)
     }
+}
+
+/// Whether the second range is a piece of the same device's memory that begins where the first one
+/// ends.
+fn is_continued(first: &PointerAttributes, second: &PointerAttributes) -> bool {
+    let (Some((start, len)), Some((next, _))) = (first.range, second.range) else {
+        return false;
+    };
+    let is_on_device = matches!(first.memory, MemoryType::Device { .. });
+    is_on_device && first.memory == second.memory && start.checked_add(len) == Some(next)
 }
 
 /// The end of the memory around an address. Device memory that was mapped piece by piece
@@ -120,8 +136,11 @@ pub(super) fn end_of(
     while end < wanted && matches!(at.memory, MemoryType::Device { .. }) {
         let next = memory.locate(end)?;
         match next.range {
-            Some((start, len)) if start == end && len > 0 && next.memory == at.memory => {
-                end = end.saturating_add(len);
+            // Of pieces that were found before, the first may be asked for together with others.
+            Some((start, len))
+                if start <= end && start.saturating_add(len) > end && next.memory == at.memory =>
+            {
+                end = start.saturating_add(len);
             }
             _ => break,
         }
@@ -154,9 +173,16 @@ mod tests {
         let mut known = KnownMemory::default();
         known.add(0x5000, 8, MemoryType::Pinned, 0x7000);
         let ranges = LocatedRanges::new(&known, &source);
-        for address in [0x10f0, 0x1000, 0x1100, 0x11ff, 0x9010, 0x9000, 0x90ff] {
+        for address in [0x10f0, 0x1000, 0x1100, 0x9010, 0x9000, 0x90ff] {
             assert_eq!(ranges.locate(address), source.0.locate(address));
         }
+        // Both pieces of the device's memory.
+        let at = ranges.locate(0x11ff).unwrap();
+        assert_eq!(
+            (at.range, at.device_address),
+            (Some((0x1000, 0x200)), 0x11ff)
+        );
+        assert_eq!(end_of(&ranges, &at, (0x1000, 0x100), 0x1180), Ok(0x1200));
         assert_eq!(source.1.get(), 3);
         assert_eq!(ranges.locate(0x5004), known.locate(0x5004));
         assert_eq!(source.1.get(), 3);

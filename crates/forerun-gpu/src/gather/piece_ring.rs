@@ -2,16 +2,18 @@
 //!
 //! ```text
 //!              filled by the CPU      read by a launch          its event has passed
-//!   free  ──take──>  Taken  ──launched──>  in flight, in order  ──────────> free
+//!   free  ──take──>  Taken  ──launched──>  in flight, by stream  ─────────> free
 //!                      └──kept by a graph──>  the graph  ──destroyed──> returned ──> free
 //!
 //!   a piece:  | a power of two bytes, pinned |  event, recorded after the launch  |  kept objects
 //! ```
 //!
 //! A steady call allocates nothing: it takes a piece whose launch has run, and asks the driver only
-//! whether events have passed. A new piece is made while all of its size are in flight, up to
-//! [`PINNED_BYTES_MAX`]; beyond that, a call waits for the oldest launch. Pieces of captured
-//! launches belong to their graphs and do not count.
+//! whether events have passed: that of the oldest launch of each stream, because a stream's pieces
+//! are free in the order of its launches. A new piece is made while all of its size are in flight,
+//! up to [`PINNED_BYTES_MAX`]; beyond that, a call waits for the oldest launch of its own stream.
+//! It never waits for another stream, which may be stalled: if its own has none in flight, it gets
+//! a piece all the same. Pieces of captured launches belong to their graphs and do not count.
 
 use crate::driver::{Event, HostMemory, PinnedBuffer, Stream};
 use crate::{Gpu, GpuError};
@@ -20,8 +22,8 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-/// The maximum of pinned bytes in a ring, unless one call needs more. 256 KiB are the indices of
-/// 16,384 pairs, and a launch of so many rows takes longer than a call.
+/// The maximum of pinned bytes in a ring, unless one call of each stream needs more. 256 KiB are
+/// the indices of 16,384 pairs, and a launch of so many rows takes longer than a call.
 pub(super) const PINNED_BYTES_MAX: usize = 64 << 20;
 
 /// The size of the smallest piece.
@@ -49,8 +51,8 @@ impl Piece {
 struct Pieces {
     /// By size.
     free: BTreeMap<usize, Vec<Piece>>,
-    /// In the order of their launches.
-    in_flight: VecDeque<Piece>,
+    /// By stream, in the order of their launches. No queue is empty.
+    in_flight: BTreeMap<usize, VecDeque<Piece>>,
     /// Bytes of both.
     bytes: usize,
 }
@@ -64,6 +66,38 @@ impl Pieces {
 
     fn take(&mut self, len: usize) -> Option<Piece> {
         self.free.get_mut(&len)?.pop()
+    }
+
+    /// Frees the pieces whose launches have run, and adds what they kept to a list.
+    fn release_done(&mut self, no_longer_kept: &mut Vec<Kept>) -> Result<(), GpuError> {
+        let mut asked = Ok(());
+        let mut done = Vec::new();
+        self.in_flight.retain(|_, of_stream| {
+            while asked.is_ok()
+                && let Some(oldest) = of_stream.front()
+            {
+                match oldest.ran.is_complete() {
+                    Ok(true) => done.extend(of_stream.pop_front()),
+                    Ok(false) => break,
+                    Err(error) => asked = Err(error),
+                }
+            }
+            !of_stream.is_empty()
+        });
+        for piece in done {
+            no_longer_kept.extend(self.release(piece));
+        }
+        asked
+    }
+
+    /// Takes the oldest piece that is in flight on a stream.
+    fn oldest_of(&mut self, stream: usize) -> Option<Piece> {
+        let of_stream = self.in_flight.get_mut(&stream)?;
+        let oldest = of_stream.pop_front();
+        if of_stream.is_empty() {
+            self.in_flight.remove(&stream);
+        }
+        oldest
     }
 
     /// Takes the free pieces of another size out of the ring until there is room for `len` bytes.
@@ -111,16 +145,22 @@ impl PieceRing {
         }
     }
 
-    /// Takes a piece of at least `bytes` bytes, or one without memory for 0.
+    /// Takes a piece of at least `bytes` bytes, or one without memory for 0, for a launch on a
+    /// stream.
     ///
     /// # Errors
     /// Out of pinned memory, or an earlier launch failed.
-    pub(super) fn take(&self, bytes: usize, kept: Option<Kept>) -> Result<Taken<'_>, GpuError> {
+    pub(super) fn take(
+        &self,
+        stream: &Stream,
+        bytes: usize,
+        kept: Option<Kept>,
+    ) -> Result<Taken<'_>, GpuError> {
         let len = match bytes {
             0 => 0,
             bytes => bytes.max(PIECE_BYTES_MIN).next_power_of_two(),
         };
-        let mut piece = match self.free_piece(len)? {
+        let mut piece = match self.free_piece(stream.id(), len)? {
             Some(piece) => piece,
             None => self.new_piece(len)?,
         };
@@ -131,8 +171,9 @@ impl PieceRing {
         })
     }
 
-    /// Takes a piece whose launch has run. Waits only if the ring is full.
-    fn free_piece(&self, len: usize) -> Result<Option<Piece>, GpuError> {
+    /// Takes a piece whose launch has run. Waits only if the ring is full, for the stream's own
+    /// launches.
+    fn free_piece(&self, stream: usize, len: usize) -> Result<Option<Piece>, GpuError> {
         let returned = locked(&self.shared.returned).replace(Vec::new());
         // Dropped after the lock, because a drop may run anything.
         let mut no_longer_kept = Vec::new();
@@ -142,22 +183,16 @@ impl PieceRing {
             no_longer_kept.extend(pieces.release(piece));
         }
         loop {
-            while let Some(oldest) = pieces.in_flight.front() {
-                if !oldest.ran.is_complete()? {
-                    break;
-                }
-                let oldest = pieces.in_flight.pop_front();
-                no_longer_kept.extend(oldest.and_then(|piece| pieces.release(piece)));
-            }
+            pieces.release_done(&mut no_longer_kept)?;
             if let Some(piece) = pieces.take(len) {
                 return Ok(Some(piece));
             }
-            if pieces.bytes + len <= PINNED_BYTES_MAX {
+            if len == 0 || pieces.bytes + len <= PINNED_BYTES_MAX {
                 return Ok(None);
             }
             let removed = pieces.shrink(len);
             let oldest = if pieces.bytes + len > PINNED_BYTES_MAX {
-                pieces.in_flight.pop_front()
+                pieces.oldest_of(stream)
             } else {
                 None
             };
@@ -171,7 +206,8 @@ impl PieceRing {
             pieces = locked(&self.shared.pieces);
             if let Err(error) = waited {
                 // The launch may still read it.
-                pieces.in_flight.push_front(oldest);
+                let of_stream = pieces.in_flight.entry(stream).or_default();
+                of_stream.push_front(oldest);
                 return Err(error);
             }
             no_longer_kept.extend(pieces.release(oldest));
@@ -199,7 +235,7 @@ impl Drop for PieceRing {
         drop(returned);
         let pieces = std::mem::take(&mut *locked(&self.shared.pieces));
         // An error means that the context is lost, so nothing reads the memory any more.
-        for piece in &pieces.in_flight {
+        for piece in pieces.in_flight.values().flatten() {
             let _ = piece.ran.synchronize();
         }
     }
@@ -208,9 +244,10 @@ impl Drop for PieceRing {
 impl fmt::Debug for PieceRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pieces = locked(&self.shared.pieces);
+        let in_flight = pieces.in_flight.values().map(VecDeque::len);
         f.debug_struct("PieceRing")
             .field("bytes", &pieces.bytes)
-            .field("in_flight", &pieces.in_flight.len())
+            .field("in_flight", &in_flight.sum::<usize>())
             .finish()
     }
 }
@@ -252,7 +289,9 @@ impl Taken<'_> {
             // The event marks an earlier launch, so wait for this one here.
             let _ = stream.synchronize();
         }
-        locked(&self.ring.shared.pieces).in_flight.push_back(piece);
+        let mut pieces = locked(&self.ring.shared.pieces);
+        let of_stream = pieces.in_flight.entry(stream.id()).or_default();
+        of_stream.push_back(piece);
         recorded
     }
 

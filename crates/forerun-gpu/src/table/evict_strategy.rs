@@ -10,7 +10,7 @@ pub enum GpuEvictStrategy {
     Lfu = 1,
     /// The operation's epoch in the upper half, the time in units of 2^20 ns in the lower half. The
     /// time begins again at 0 every 52 days; entries of one epoch are evicted by their age even
-    /// then, if none is older than 50 days.
+    /// then, up to an age of 50 days. One that was not used for longer looks young among them.
     EpochLru = 2,
     /// The operation's epoch in the upper half, the number of uses in the lower half.
     EpochLfu = 3,

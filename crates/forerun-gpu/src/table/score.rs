@@ -29,6 +29,8 @@ pub(crate) fn held(score_bytes: u32, score: u64) -> u64 {
 ///   time      now + AHEAD ... 2^32 - 1 | 0 ........... now ..... now + AHEAD - 1
 ///   rank      0, the oldest, 50 days ago ............. now ..... the youngest
 /// ```
+///
+/// A time before that looks like one ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EvictOrder {
     oldest: u32,

@@ -422,6 +422,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "dlpack",
             "borrows",
             "cuda",
+            "in_flight",
             "device_array",
             "arrays",
             "numbers",
