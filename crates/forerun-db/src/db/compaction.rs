@@ -145,9 +145,14 @@ impl Inner {
             let picked = self.pick_for_ranges(keyspace, &runs.levels, &runs.ranges, running)?;
             Some((picked, CompactionReason::RangeDeletions))
         };
+        let for_deletions = || {
+            let picked = self.pick_for_deletions(keyspace, &runs.levels, running)?;
+            Some((picked, CompactionReason::Deletions))
+        };
         pick(&runs.levels, &tree, self.oldest_reader(), running)
             .map(|compaction| (compaction, CompactionReason::Level))
             .or_else(for_ranges)
+            .or_else(for_deletions)
     }
 
     /// Whether a compaction is due in a keyspace that takes none of the runs that could not be
@@ -191,7 +196,8 @@ impl Inner {
     }
 
     /// How far a keyspace's levels exceed their targets, with the runs that are being compacted. A
-    /// compaction is due at 1 or more, and if range deletions take too much memory.
+    /// compaction is due at 1 or more: also if range deletions take too much memory, or deletions
+    /// are due.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
         let version = keyspace.version.load();
         self.score(
@@ -212,8 +218,12 @@ impl Inner {
     ) -> f64 {
         let tree = keyspace.options.load().tree;
         let score = compaction_score(levels, &tree, running, || self.oldest_reader());
-        let for_ranges = || self.pick_for_ranges(keyspace, levels, ranges, running);
-        if score < 1.0 && for_ranges().is_some() {
+        let for_ranges = || {
+            self.pick_for_ranges(keyspace, levels, ranges, running)
+                .is_some()
+        };
+        let for_deletions = || self.has_due_deletions(keyspace, levels, running);
+        if score < 1.0 && (for_ranges() || for_deletions()) {
             1.0
         } else {
             score
@@ -369,7 +379,7 @@ impl Inner {
     }
 
     /// The sequence number at which the oldest reader reads. It never decreases.
-    fn oldest_reader(&self) -> u64 {
+    pub(super) fn oldest_reader(&self) -> u64 {
         let newest = || self.write_path.visible_sequence();
         self.snapshots.oldest(newest)
     }

@@ -2,6 +2,7 @@
 
 mod compaction;
 mod compression;
+mod deletions;
 mod events;
 mod expiry;
 mod ingest;
