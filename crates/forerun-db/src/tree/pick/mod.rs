@@ -32,7 +32,7 @@ pub(crate) use deletion_compaction::{DueAt, has_due_deletions, pick_for_deletion
 pub(crate) use level0::level0_begins_without;
 use level0::{all_level0_into, keep_for_level0, pick_level0};
 pub(crate) use older_keys::OlderKeys;
-pub(crate) use range_compaction::pick_for_ranges;
+pub(crate) use range_compaction::{pick_for_ranges, ranges_score};
 pub(crate) use running::{Pick, Running, RunningCompactions};
 
 use crate::ranges::Ranges;
