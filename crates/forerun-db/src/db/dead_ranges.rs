@@ -32,13 +32,13 @@ use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use forerun_core::sync::{Mutex, PoisonError};
+use forerun_core::sync::{Mutex, PoisonError, SIMULATED};
 
 use crate::comparator::KeyOrder;
 use crate::versions::{ReadPoint, SeekSide};
 
 /// The ranges that a memtable keeps. Another one replaces the one that was found first.
-const RANGES_MAX: usize = 64;
+const RANGES_MAX: usize = if SIMULATED { 3 } else { 64 };
 
 /// Ranges with longer bounds are not kept.
 const BOUND_BYTES_MAX: usize = 1 << 10;
