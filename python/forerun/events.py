@@ -39,7 +39,7 @@ class FlushEnded(TypedDict):
 
 class _Compaction(TypedDict):
     keyspace: str
-    reason: Literal["level", "range_deletions", "requested", "other"]
+    reason: Literal["level", "deletions", "range_deletions", "requested", "other"]
     from_level: int
     into_level: int
 

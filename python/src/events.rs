@@ -253,6 +253,7 @@ fn set_compaction(
 ) -> PyResult<()> {
     let reason = match reason {
         CompactionReason::Level => "level",
+        CompactionReason::Deletions => "deletions",
         CompactionReason::RangeDeletions => "range_deletions",
         CompactionReason::Requested => "requested",
         _ => "other",

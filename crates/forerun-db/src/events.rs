@@ -151,6 +151,9 @@ pub enum DbEvent {
 pub enum CompactionReason {
     /// A level exceeds its target, or has much that no reader sees any more.
     Level,
+    /// A run has many deletions, or old ones: see
+    /// [`TreeOptions::deletion_max_age`](crate::TreeOptions::deletion_max_age).
+    Deletions,
     /// Range deletions take too much memory.
     RangeDeletions,
     /// [`Db::compact`](crate::Db::compact) or [`Keyspace::compact`](crate::Keyspace::compact).

@@ -1,5 +1,7 @@
 //! The shape of a tree of runs.
 
+use std::time::Duration;
+
 use forerun_core::setters;
 
 use crate::run::{Compression, DELETE_RATE_BYTES, RunOptions};
@@ -41,6 +43,11 @@ pub struct TreeOptions {
     /// The size at which a compaction starts a new run, in bytes. The last one may be a quarter
     /// larger. Runs below an eighth of it are merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
+    /// How long deletions stay in a level that does not grow. A run with older ones is merged into
+    /// the next level, and so on to the last, where they and what they hide are gone. A run of
+    /// which half of the entries are deletions does not wait, if its compaction reads at most 16
+    /// entries for each. Snapshots delay both. `None` for no limit. Default: 7 days.
+    pub deletion_max_age: Option<Duration>,
     /// The maximum number of bytes that flushes, compactions, backups, checkpoints and ingestions
     /// together write per second; `None` or 0 for no limit. Flushes and compactions of level 0 go
     /// first, then other compactions, then the rest; each keeps a share beside those before it.
@@ -66,6 +73,7 @@ impl Default for TreeOptions {
             level1_bytes: 256 << 20,
             level_factor: 10,
             run_bytes: 64 << 20,
+            deletion_max_age: Some(Duration::from_secs(7 * 86_400)),
             write_rate_bytes: None,
             delete_rate_bytes: DELETE_RATE_BYTES,
             compression_per_level: [None; TreeOptions::LEVELS],
@@ -84,6 +92,7 @@ setters! {
         delete_rate_bytes: u64,
         compression_per_level: [Option<Compression>; TreeOptions::LEVELS],
     } into {
+        deletion_max_age: Option<Duration>,
         write_rate_bytes: Option<u64>,
     }
 }

@@ -174,6 +174,7 @@ impl Inner {
         [
             keyspaces.expiry_check_interval(),
             keyspaces.compaction_retry(looked, |of| self.compaction_score_of(of) >= 1.0),
+            self.deletions_check_interval(looked),
             (!is_within_budget).then_some(EVICT_AGAIN),
         ]
         .into_iter()

@@ -24,9 +24,11 @@ use crate::tree::catalog::{Catalog, KeyspaceRuns};
 use crate::tree::compact::{Compacted, compact};
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::IoClass;
-use crate::tree::pick::{Compaction, Running, compaction_score, pick, pick_for_ranges};
+use crate::tree::pick::{
+    Compaction, Running, compaction_score, pick, pick_for_ranges, ranges_score,
+};
 use crate::tree::retain::Retain;
-use crate::{Background, Error, Result, panics};
+use crate::{Background, Error, Result, TreeOptions, panics};
 
 /// What a thread was doing when a comparator panicked.
 const CHOOSING: &str = "choosing a compaction";
@@ -140,14 +142,27 @@ impl Inner {
         runs: &KeyspaceRuns,
         running: &Running<'_>,
     ) -> Option<(Compaction, CompactionReason)> {
+        let (levels, ranges) = (&runs.levels, &runs.ranges);
         let tree = keyspace.options.load().tree;
+        let for_levels = || {
+            let picked = pick(levels, &tree, self.oldest_reader(), running)?;
+            Some((picked, CompactionReason::Level))
+        };
         let for_ranges = || {
-            let picked = self.pick_for_ranges(keyspace, &runs.levels, &runs.ranges, running)?;
+            let picked = self.pick_for_ranges(keyspace, levels, ranges, running)?;
             Some((picked, CompactionReason::RangeDeletions))
         };
-        pick(&runs.levels, &tree, self.oldest_reader(), running)
-            .map(|compaction| (compaction, CompactionReason::Level))
-            .or_else(for_ranges)
+        let for_deletions = || {
+            let picked = self.pick_for_deletions(keyspace, levels, running)?;
+            Some((picked, CompactionReason::Deletions))
+        };
+        let of_levels = compaction_score(levels, &tree, running, || self.oldest_reader());
+        let picked = if self.ranges_score(&tree, levels, ranges) > of_levels {
+            for_ranges().or_else(for_levels)
+        } else {
+            for_levels().or_else(for_ranges)
+        };
+        picked.or_else(for_deletions)
     }
 
     /// Whether a compaction is due in a keyspace that takes none of the runs that could not be
@@ -190,8 +205,8 @@ impl Inner {
         }
     }
 
-    /// How far a keyspace's levels exceed their targets, with the runs that are being compacted. A
-    /// compaction is due at 1 or more, and if range deletions take too much memory.
+    /// How urgent a compaction of a keyspace is, with the runs that are being compacted: how far
+    /// its levels exceed their targets, or range deletions their memory. One is due at 1 or more.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
         let version = keyspace.version.load();
         self.score(
@@ -202,7 +217,7 @@ impl Inner {
         )
     }
 
-    /// How far a keyspace's levels exceed their targets beside the compactions that run.
+    /// How urgent a compaction of a keyspace is beside those that run.
     fn score(
         &self,
         keyspace: &KeyspaceData,
@@ -212,12 +227,24 @@ impl Inner {
     ) -> f64 {
         let tree = keyspace.options.load().tree;
         let score = compaction_score(levels, &tree, running, || self.oldest_reader());
+        let of_ranges = self.ranges_score(&tree, levels, ranges);
         let for_ranges = || self.pick_for_ranges(keyspace, levels, ranges, running);
-        if score < 1.0 && for_ranges().is_some() {
+        if of_ranges > score && for_ranges().is_some() {
+            return of_ranges;
+        }
+        if score < 1.0 && self.has_due_deletions(keyspace, levels, running) {
             1.0
         } else {
             score
         }
+    }
+
+    /// How far the range deletions of a keyspace exceed the memory that they may take.
+    fn ranges_score(&self, tree: &TreeOptions, levels: &Levels, ranges: &Ranges) -> f64 {
+        if ranges.is_empty() {
+            return 0.0;
+        }
+        ranges_score(levels, tree, ranges, self.memtables.flushed_ranges_score())
     }
 
     /// A compaction that gets rid of range deletions, if they take too much memory.
@@ -228,12 +255,11 @@ impl Inner {
         ranges: &Ranges,
         running: &Running<'_>,
     ) -> Option<Compaction> {
-        if ranges.is_empty() || running.is_level0_only() {
+        let tree = keyspace.options.load().tree;
+        if running.is_level0_only() || self.ranges_score(&tree, levels, ranges) < 1.0 {
             return None;
         }
-        let limit_bytes = self.memtables.flushed_ranges_due_bytes();
-        let tree = keyspace.options.load().tree;
-        let picked = pick_for_ranges(levels, &tree, ranges, limit_bytes, running)?;
+        let picked = pick_for_ranges(levels, &tree, ranges, running)?;
         // Versions that an older snapshot sees stay, and so do the range deletions.
         let largest = ranges.largest_sequence();
         let (snapshots, _) = self.list_readers(keyspace);
@@ -369,7 +395,7 @@ impl Inner {
     }
 
     /// The sequence number at which the oldest reader reads. It never decreases.
-    fn oldest_reader(&self) -> u64 {
+    pub(super) fn oldest_reader(&self) -> u64 {
         let newest = || self.write_path.visible_sequence();
         self.snapshots.oldest(newest)
     }
@@ -468,3 +494,7 @@ fn leave_taken(catalog: &Catalog, keyspace: u32, edit: &mut Edit) {
     let free: HashSet<u64> = free.map(|run| run.number()).collect();
     edit.removed.retain(|number| free.contains(number));
 }
+
+#[cfg(test)]
+#[path = "compaction_tests.rs"]
+mod tests;

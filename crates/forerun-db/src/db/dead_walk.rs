@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
+use forerun_core::sync::SIMULATED;
+
 use super::dead_ranges::{DeadRange, Span};
 use crate::comparator::KeyOrder;
 use crate::versions::{ReadPoint, SeekSide};
 
 /// Steps between two checkpoints, at which a scan looks whether it can skip what follows: a search
-/// takes about as long as so many steps.
-const STEPS_PER_CHECKPOINT: u32 = 8;
+/// takes about as long as so many steps. A simulation has few keys.
+const STEPS_PER_CHECKPOINT: u32 = if SIMULATED { 1 } else { 8 };
 
 /// Checkpoints of a range that is worth keeping, and of one that extends another.
-const CHECKPOINTS_MIN: u32 = 16;
-const MORE_CHECKPOINTS_MIN: u32 = 4;
+const CHECKPOINTS_MIN: u32 = if SIMULATED { 3 } else { 16 };
+const MORE_CHECKPOINTS_MIN: u32 = if SIMULATED { 1 } else { 4 };
 
 /// The steps of a scan from one live entry to the next.
 #[derive(Debug, Default)]

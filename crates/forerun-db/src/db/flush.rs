@@ -173,6 +173,7 @@ impl Inner {
                 .obsolete_from()
                 .into_iter()
                 .chain(of_ranges)
+                .chain(version.levels.deletions().dense_from())
                 .min()
         });
         let obsolete_from = obsolete_from.min().unwrap_or(u64::MAX);

@@ -83,6 +83,7 @@ impl KeyspaceData {
             tables: Vec::new(),
             levels: Arc::clone(&runs.levels),
             ranges: Arc::clone(&runs.ranges),
+            dead_ranges: Arc::default(),
             expired_sequence: runs.expired_sequence,
             reading,
             is_dropped: false,
@@ -169,9 +170,15 @@ impl KeyspaceData {
         })
     }
 
-    /// Shows readers a memtable that is about to become active.
+    /// Shows readers a memtable that is about to become active. No write is in progress.
     pub(super) fn show_table(&self, table: &Arc<Table>) {
-        self.change(|version| version.tables.insert(0, Arc::clone(table)));
+        table
+            .dead_ranges
+            .take_over(&self.version.load().dead_ranges);
+        self.change(|version| {
+            version.tables.insert(0, Arc::clone(table));
+            version.dead_ranges = Arc::clone(&table.dead_ranges);
+        });
     }
 
     /// Shows readers new runs with the same contents.
@@ -197,6 +204,8 @@ impl KeyspaceData {
         self.change(|version| {
             version.take_runs(runs);
             version.tables = vec![Arc::clone(table)];
+            // What is in the new runs was not put into it, and revoked nothing.
+            version.dead_ranges = Arc::clone(&table.dead_ranges);
         });
     }
 

@@ -8,11 +8,11 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::dead_ranges::DeadRange;
+use super::dead_ranges::{DeadRange, DeadRanges};
 use super::dead_walk::{DeadWalk, has_reached};
 use super::snapshots::ReadPoint;
 use super::source_cursor::SourceCursor;
-use super::super_version::{SuperVersion, Table};
+use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::ranges::RangeRef;
@@ -32,8 +32,8 @@ pub(super) struct LiveVersions<'a> {
     has_ranges: bool,
     /// Whether anything may be deleted by a range or expired. If not, versions are not looked at.
     hides_any: bool,
-    /// The memtable whose dead ranges are those of all versions here.
-    table: Option<&'a Table>,
+    /// The dead ranges, if all versions are here.
+    dead_ranges: Option<&'a DeadRanges>,
     walk: DeadWalk,
     /// Whether the walk may have passed a live key.
     is_undecided: bool,
@@ -48,7 +48,7 @@ impl<'a> LiveVersions<'a> {
         read_point: ReadPoint,
     ) -> LiveVersions<'a> {
         LiveVersions {
-            table: version.tables.first().map(|table| &**table),
+            dead_ranges: Some(&version.dead_ranges),
             ..LiveVersions::of(version.versions(order), version, order, read_point)
         }
     }
@@ -67,7 +67,7 @@ impl<'a> LiveVersions<'a> {
             read_point,
             has_ranges: false,
             hides_any: false,
-            table: None,
+            dead_ranges: None,
             walk: DeadWalk::default(),
             is_undecided: false,
             key: Vec::new(),
@@ -138,20 +138,20 @@ impl<'a> LiveVersions<'a> {
             self.versions.seek(key, BEHIND_ALL)?;
             return Ok(true);
         }
-        let Some(table) = self.table else {
+        let Some(dead_ranges) = self.dead_ranges else {
             return self.skip_covered(key, side);
         };
         if self.is_undecided {
-            return self.skip_while_undecided(table, key, side);
+            return self.skip_while_undecided(dead_ranges, key, side);
         }
         if let Some(range) = self.walk.confirming() {
             if !has_reached(&self.order, key, range.found.far(side), side) {
                 return Ok(false);
             }
-            self.confirm(table, side);
+            self.confirm(dead_ranges, side);
         }
-        match table.dead_ranges.find(&self.order, key) {
-            Some(range) => self.skip_or_confirm(table, range, key, side),
+        match dead_ranges.find(&self.order, key) {
+            Some(range) => self.skip_or_confirm(range, key, side),
             None => {
                 self.walk.note_checkpoint(key);
                 self.skip_covered(key, side)
@@ -160,8 +160,13 @@ impl<'a> LiveVersions<'a> {
     }
 
     /// [`skip`](Self::skip) without taking what the walk has passed for dead.
-    fn skip_while_undecided(&mut self, table: &Table, key: &[u8], side: SeekSide) -> Result<bool> {
-        let range = table.dead_ranges.find(&self.order, key);
+    fn skip_while_undecided(
+        &mut self,
+        dead_ranges: &DeadRanges,
+        key: &[u8],
+        side: SeekSide,
+    ) -> Result<bool> {
+        let range = dead_ranges.find(&self.order, key);
         let skippable = range
             .as_ref()
             .and_then(|range| range.skippable_at(self.read_point));
@@ -181,13 +186,7 @@ impl<'a> LiveVersions<'a> {
         }
     }
 
-    fn skip_or_confirm(
-        &mut self,
-        table: &Table,
-        range: DeadRange,
-        key: &[u8],
-        side: SeekSide,
-    ) -> Result<bool> {
+    fn skip_or_confirm(&mut self, range: DeadRange, key: &[u8], side: SeekSide) -> Result<bool> {
         let skippable = range.skippable_at(self.read_point).cloned();
         let target = match &skippable {
             Some(span) if span.contains(&self.order, key) => {
@@ -208,7 +207,9 @@ impl<'a> LiveVersions<'a> {
                 return Ok(false);
             }
         };
-        if self.walk.confirming().is_some() {
+        if self.walk.confirming().is_some()
+            && let Some(table) = self.version.tables.first()
+        {
             // Before the seek, which therefore finds what was linked before.
             table.memtable.synchronize();
         }
@@ -216,9 +217,9 @@ impl<'a> LiveVersions<'a> {
     }
 
     /// The walk has stepped over all of the range that it was to confirm.
-    fn confirm(&mut self, table: &Table, side: SeekSide) {
+    fn confirm(&mut self, dead_ranges: &DeadRanges, side: SeekSide) {
         if let Some(range) = self.walk.confirmed(self.read_point, side) {
-            table.dead_ranges.confirm(&range);
+            dead_ranges.confirm(&range);
         }
     }
 
@@ -255,7 +256,7 @@ impl<'a> LiveVersions<'a> {
     /// The walk has ended at an entry, or behind the last one.
     #[cold]
     fn end_walk(&mut self, found: Option<&[u8]>, side: SeekSide) {
-        if let (Some(table), Some(range)) = (self.table, self.walk.confirming()) {
+        if let (Some(dead_ranges), Some(range)) = (self.dead_ranges, self.walk.confirming()) {
             let far = range.found.far(side);
             let has_reached_far = match found.or(self.versions.at().map(|at| at.key)) {
                 Some(key) => has_reached(&self.order, key, far, side),
@@ -263,14 +264,15 @@ impl<'a> LiveVersions<'a> {
                 None => !self.versions.is_limited_before(far, side),
             };
             if has_reached_far {
-                self.confirm(table, side);
+                self.confirm(dead_ranges, side);
             } else if found.is_some() || self.is_at_live_key() {
                 // There is a live key in it.
-                table.dead_ranges.remove(range);
+                dead_ranges.remove(range);
             }
         }
-        if let (Some(table), Some(range)) = (self.table, self.walk.found(self.read_point, side)) {
-            table.dead_ranges.add(&self.order, range);
+        let found = self.walk.found(self.read_point, side);
+        if let (Some(dead_ranges), Some(range)) = (self.dead_ranges, found) {
+            dead_ranges.add(&self.order, range);
         }
         self.walk.reset();
     }

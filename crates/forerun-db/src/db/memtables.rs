@@ -66,7 +66,7 @@ pub(super) struct MemTables {
     held: Arc<HeldMemory>,
     /// Regions of memtables that were dropped.
     regions: Arc<RegionPool>,
-    /// The memory of range deletions that are in runs, as far as it counts towards the limit.
+    /// The memory of range deletions that are in runs.
     flushed_ranges_bytes: AtomicUsize,
     /// The usual size of a memtable set.
     usual_bytes: usize,
@@ -340,16 +340,17 @@ impl MemTables {
     pub(super) fn bytes_beside_held(&self) -> usize {
         // Relaxed: who changes the runs wakes those that wait for memory.
         let ranges_bytes = self.flushed_ranges_bytes.load(Ordering::Relaxed);
+        // Beyond their limit, writes must go on: while a snapshot needs what they cover, nothing
+        // can free them.
+        let ranges_bytes = ranges_bytes.min(self.flushed_ranges_limit_bytes());
         let taken = self.held.bytes() + RESERVE_BYTES + ranges_bytes;
         self.limit_bytes.saturating_sub(taken)
     }
 
-    /// Counts the memory of range deletions that are in runs. Beyond their limit, writes must go
-    /// on: while a snapshot needs what they cover, nothing can free them.
+    /// Notes the memory of range deletions that are in runs.
     pub(super) fn note_flushed_ranges(&self, bytes: usize) {
-        let counted = bytes.min(self.flushed_ranges_limit_bytes());
         // Relaxed: as above.
-        self.flushed_ranges_bytes.store(counted, Ordering::Relaxed);
+        self.flushed_ranges_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// What range deletions in runs may take of the memory limit.
@@ -357,16 +358,11 @@ impl MemTables {
         self.limit_bytes / FLUSHED_RANGES_SHARE
     }
 
-    /// The bytes at which compactions get rid of the range deletions of a keyspace: half of the
-    /// limit, or any if those of all keyspaces take that much.
-    pub(super) fn flushed_ranges_due_bytes(&self) -> usize {
-        let due_bytes = self.flushed_ranges_limit_bytes() / 2;
+    /// How far the range deletions of all keyspaces exceed half of their limit.
+    pub(super) fn flushed_ranges_score(&self) -> f64 {
+        let due_bytes = (self.flushed_ranges_limit_bytes() / 2).max(1);
         // Relaxed: as above.
-        if self.flushed_ranges_bytes.load(Ordering::Relaxed) < due_bytes {
-            due_bytes
-        } else {
-            1
-        }
+        self.flushed_ranges_bytes.load(Ordering::Relaxed) as f64 / due_bytes as f64
     }
 
     /// Whether there is memory for another set, or what must happen first.

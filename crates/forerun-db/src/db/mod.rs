@@ -25,7 +25,8 @@
 //! - `filter_loading.rs`: when indexes and filters are loaded.
 //! - `background_work.rs`: how threads wait for each other. `background.rs`: the threads that
 //!   flush and compact; `backoff.rs`: when failed work is retried. `running_compaction.rs`: what a
-//!   thread holds while it compacts; `full_compaction.rs`: compaction of everything on request.
+//!   thread holds while it compacts; `due_deletions.rs`: when deletions make a compaction due;
+//!   `full_compaction.rs`: compaction of everything on request.
 //!
 //! A method is in the part whose locks it takes; what needs several parts is a method of `Inner`,
 //! in the file of its task. `maintenance.rs` has flushing, compacting, checking and copying on
@@ -71,6 +72,7 @@ mod cursor_pool;
 mod dead_ranges;
 mod dead_walk;
 mod directory;
+mod due_deletions;
 mod filter_loading;
 mod flush;
 mod full_compaction;

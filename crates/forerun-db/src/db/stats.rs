@@ -157,7 +157,7 @@ metrics! {
         /// Counters of flushes and compactions.
         group tree: TreeStats,
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
-        /// next flush.
+        /// next flush, until a snapshot is dropped, or until deletions are old.
         gauge is_compaction_due: bool,
         /// Files of replaced runs that wait to be removed. They are removed at a pace that leaves
         /// the disk to others, faster if they take much space.

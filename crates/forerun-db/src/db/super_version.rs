@@ -43,6 +43,8 @@ pub(super) struct SuperVersion {
     pub(super) levels: Arc<Levels>,
     /// Range deletions that cover something in the runs.
     pub(super) ranges: Arc<Ranges>,
+    /// What scans need not step over: that of the newest memtable, even if it is in runs now.
+    pub(super) dead_ranges: Arc<DeadRanges>,
     /// Everything up to this sequence number has expired and may be missing from runs, so readers
     /// must not see anything older.
     pub(super) expired_sequence: u64,
@@ -58,7 +60,7 @@ pub(super) struct Table {
     /// Range deletions written with it.
     pub(super) ranges: Arc<Ranges>,
     /// What scans need not step over, here and in everything older.
-    pub(super) dead_ranges: DeadRanges,
+    pub(super) dead_ranges: Arc<DeadRanges>,
     /// Its share of the held memory, once it takes no more writes. The last field, so that the
     /// memory is freed before the share is returned.
     held: OnceLock<HeldBytes>,
@@ -70,7 +72,7 @@ impl Table {
         Ok(Table {
             memtable: MemTable::from_source(config, Some(source))?,
             ranges: Arc::new(Ranges::new(order)),
-            dead_ranges: DeadRanges::default(),
+            dead_ranges: Arc::default(),
             held: OnceLock::new(),
         })
     }

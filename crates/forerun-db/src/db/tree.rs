@@ -35,8 +35,8 @@ pub(super) struct Tree {
     /// Numbers for new runs.
     numbers: Arc<RunNumbers>,
     counts: Mutex<TreeStats>,
-    /// From this sequence number of the oldest reader on, a compaction of a last level is due that
-    /// drops what no one sees; `u64::MAX` if there is nothing to drop.
+    /// From this sequence number of the oldest reader on, a compaction is due that drops what no
+    /// one sees; `u64::MAX` if there is nothing to drop.
     obsolete_from: AtomicU64,
 }
 

@@ -23,7 +23,9 @@ use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::{IoClass, RateLimiter};
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, Existing, Obsolete, OlderKeys, Pick, pick, pick_full};
+use crate::tree::pick::{
+    Compaction, DueAt, Existing, Obsolete, OlderKeys, Pick, pick, pick_for_deletions, pick_full,
+};
 use crate::tree::retain::Retain;
 use crate::{Background, Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
@@ -243,7 +245,14 @@ impl Fixture {
     pub(crate) fn pick_without(&self, unreadable: Vec<u64>) -> Option<Compaction> {
         let oldest_reader = self.snapshots.iter().min().unwrap_or(&self.sequence);
         let running = self.catalog.running().in_keyspace(0).without(unreadable);
-        pick(self.levels(), &self.options, *oldest_reader, &running)
+        let for_deletions = || {
+            let at = DueAt {
+                oldest_reader: *oldest_reader,
+                unix_s: self.io.unix_time_s(),
+            };
+            pick_for_deletions(self.levels(), &self.options, at, &running)
+        };
+        pick(self.levels(), &self.options, *oldest_reader, &running).or_else(for_deletions)
     }
 
     pub(crate) fn pick_full(&self, existing: Existing) -> Pick {

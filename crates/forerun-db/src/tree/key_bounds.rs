@@ -1,5 +1,6 @@
 //! The first and the last key of a run, and where runs overlap.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Result;
@@ -46,6 +47,42 @@ pub(crate) fn hull<'a>(
 ) -> Option<KeyRange<'a>> {
     let ranges = runs.into_iter().map(|run| KeyRange::of(run));
     ranges.reduce(|range, other| range.with(order, other))
+}
+
+/// Takes a run of level 0 and every run there that overlaps what is taken.
+pub(crate) fn take_overlapping(
+    order: &KeyOrder,
+    runs: &[Arc<Run>],
+    taken: &mut [bool],
+    index: usize,
+) {
+    taken[index] = true;
+    // Each added run may widen the range, which may then overlap another run.
+    let mut range = KeyRange::of(&runs[index]);
+    loop {
+        let before = range;
+        for (run, taken) in runs.iter().zip(&mut *taken) {
+            if !*taken && range.overlaps(order, KeyRange::of(run)) {
+                *taken = true;
+                range = range.with(order, KeyRange::of(run));
+            }
+        }
+        if range == before {
+            break;
+        }
+    }
+}
+
+/// The indexes of those runs of a deeper level, which ascend, that have keys in a range.
+pub(crate) fn overlapping(
+    order: &KeyOrder,
+    runs: &[Arc<Run>],
+    range: KeyRange<'_>,
+) -> Range<usize> {
+    let start = runs.partition_point(|run| order.compare(largest(run), range.from).is_lt());
+    let end = runs.partition_point(|run| order.compare(smallest(run), range.to).is_le());
+    // A comparator may contradict itself.
+    start.min(end)..end
 }
 
 /// The keys from `from`, which is included, to `to`, which is not. Without one, all keys on that

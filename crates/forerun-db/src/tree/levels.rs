@@ -17,6 +17,7 @@ use crate::comparator::KeyOrder;
 use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::run::level_cursor::{LevelCursor, first_ending};
+use crate::tree::deletions::Deletions;
 use crate::tree::key_bounds::{depth, largest, smallest};
 use crate::tree::manifest::{LEVELS, RunRecord};
 use crate::tree::needed_ranges::{NeededRanges, needs_above};
@@ -28,6 +29,7 @@ pub(crate) struct Levels {
     levels: [Level; LEVELS],
     /// One bit for each level that has runs.
     filled: u8,
+    deletions: Deletions,
 }
 
 /// The runs of one level.
@@ -130,9 +132,12 @@ impl Levels {
     fn of(order: KeyOrder, levels: [Level; LEVELS]) -> Levels {
         let filled = levels.iter().enumerate();
         let filled = filled.map(|(number, level)| u8::from(!level.runs.is_empty()) << number);
+        let filled: u8 = filled.sum();
+        let runs = std::array::from_fn(|level| &*levels[level].runs);
         Levels {
+            deletions: Deletions::in_runs(&order, runs),
             order,
-            filled: filled.sum(),
+            filled,
             levels,
         }
     }
@@ -241,6 +246,11 @@ impl Levels {
     /// overwritten versions that no one sees.
     pub(crate) fn obsolete_from(&self) -> Option<u64> {
         self.levels[LEVELS - 1].obsolete_from
+    }
+
+    /// What is known of the deletions above the last level.
+    pub(crate) fn deletions(&self) -> &Deletions {
+        &self.deletions
     }
 
     /// The order of keys.

@@ -7,7 +7,8 @@
 //!                         │
 //!                       level 6   [ a … b ][ b … d ][ e … h ][ … ] …       ten times as much
 //!
-//!   levels.rs      the runs by level, immutable; needed_ranges.rs: which range deletions they need
+//!   levels.rs      the runs by level, immutable; needed_ranges.rs: which range deletions they
+//!                  need; deletions.rs: which deletions are worth a compaction
 //!   manifest/      the file that names them
 //!   catalog.rs     levels and manifest together: opens them, changes them durably;
 //!                  open_runs.rs opens the runs, several at a time
@@ -35,6 +36,9 @@ pub(crate) mod checkpoint;
 pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
+#[cfg(test)]
+mod deletion_tests;
+mod deletions;
 pub(crate) mod file_copy;
 #[cfg(test)]
 mod index_damage_tests;

@@ -5,6 +5,7 @@ use forerun_core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -67,9 +68,13 @@ proptest! {
         steps in steps(),
         is_reverse in any::<bool>(),
         parts_max in 1_usize..5,
+        deletions_wait in any::<bool>(),
     ) {
         let mut fixture = Fixture::new(is_reverse);
         fixture.parts_max = parts_max;
+        if !deletions_wait {
+            fixture.options.deletion_max_age = Some(Duration::ZERO);
+        }
         for step in steps {
             match step {
                 Step::Write(writes) => writes.into_iter()

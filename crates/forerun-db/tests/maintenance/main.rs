@@ -2,7 +2,11 @@
 
 mod compaction;
 mod compression;
+<<<<<<< HEAD
 mod dropped_listeners;
+=======
+mod deletions;
+>>>>>>> w-del
 mod events;
 mod expiry;
 mod ingest;

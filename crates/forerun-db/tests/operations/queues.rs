@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Background, Db, Options};
+use forerun_db::{Background, Db, KeyspaceOptions, Options};
 use testing::counting::Counting;
 use testing::{open, small_options};
 
@@ -148,6 +148,65 @@ fn an_empty_queue_is_found_empty_without_stepping_over_what_was_in_it() {
             queue.delete(number, how);
             let taken = comparisons.0.load(Relaxed) - begun;
             assert!(taken < 4 * COMPARISONS_MAX, "{how:?}: {taken} comparisons");
+        }
+    }
+}
+
+#[test]
+fn a_new_memtable_keeps_what_scans_have_found_dead() {
+    for name in ["", "jobs"] {
+        for how in [Delete::Key, Delete::Range] {
+            let case = format!("{name:?}, {how:?}");
+            let comparisons = Counting::default();
+            let comparator = Arc::new(comparisons.clone());
+            let of_jobs = KeyspaceOptions::default().comparator(comparator.clone());
+            let options = options().comparator(comparator).keyspace("jobs", of_jobs);
+            let db = open(&FaultIo::new(), &options).unwrap();
+            let jobs = if name.is_empty() {
+                db.default_keyspace()
+            } else {
+                db.keyspace(name).unwrap()
+            };
+            let key = |number: u32| number.to_be_bytes();
+            let put = |number: u32| jobs.put(key(number), b"").unwrap();
+            (0..POPS + LENGTH).for_each(put);
+            // It keeps compactions from dropping what is deleted.
+            let before = db.snapshot();
+            match how {
+                Delete::Key => (0..POPS).for_each(|number| jobs.delete(key(number)).unwrap()),
+                Delete::Range => jobs.delete_range(key(0), key(POPS)).unwrap(),
+            }
+            let check = |number: u32, when: &str| {
+                let begun = comparisons.0.load(Relaxed);
+                let first = jobs.iter().next().unwrap().unwrap().0;
+                assert_eq!(first, key(number), "{case}, {when}");
+                comparisons.0.load(Relaxed) - begun
+            };
+            // Two scans find out.
+            check(POPS, "at first");
+            check(POPS, "at first");
+            for round in 0..8 {
+                db.flush().unwrap();
+                let flushed = check(POPS, "flushed");
+                put(POPS + LENGTH + round);
+                let written = check(POPS, "written");
+                let most = flushed.max(written);
+                assert!(most < COMPARISONS_MAX, "{case}: {most} comparisons");
+            }
+            db.flush().unwrap();
+            put(70);
+            check(70, "put again");
+            db.flush().unwrap();
+            check(70, "put again and flushed");
+            jobs.delete(key(70)).unwrap();
+            check(POPS, "deleted again");
+            check(POPS, "deleted again");
+            let mut ingestion = jobs.ingest();
+            ingestion.add(key(50), b"").unwrap();
+            ingestion.commit().unwrap();
+            check(50, "ingested");
+            let seen = before.keyspace(&jobs).iter().count();
+            assert_eq!(seen, (POPS + LENGTH) as usize, "{case}");
         }
     }
 }

@@ -368,6 +368,12 @@ impl<'s> ClientThread<'s> {
                 len,
                 direction,
             } => self.prefix(*keyspace, *key, *len, *direction),
+            Op::Pop {
+                keyspace,
+                count,
+                is_back,
+                by_range,
+            } => self.pop(*keyspace, *count, *is_back, *by_range),
             Op::ReadStamps { by_snapshot } => self.read_stamps(*by_snapshot),
             Op::TakeSnapshot => self.take_snapshot(),
             Op::ReadSnapshot => self.read_snapshot(),

@@ -74,6 +74,8 @@ pub fn draw(seed: u64) -> Program {
     draw.add_background_threads(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(40));
     draw.add_cached_reads(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(56));
+    draw.add_queues(&mut program);
     program
 }
 

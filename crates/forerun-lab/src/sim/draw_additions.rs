@@ -2,14 +2,16 @@
 //! that the rest of each program stays the same.
 
 use std::ops::Bound;
+use std::time::Duration;
 
 use forerun_db::{Access, Create, Durability, Recovery, VerifyChecksums};
 use rand::Rng;
 
-use super::draw::{Draw, THREADS};
+use super::draw::{Draw, KEYS, THREADS};
 use super::program::{
-    BytePattern, CallFilter, Damage, DamagedFile, End, FaultKind, Incarnation, Op, Overwrite,
-    PlannedFault, Program, ReadDirection, Step, StoreShape, StoreState,
+    BytePattern, CallFilter, Change, ChangeKind, Damage, DamagedFile, End, FaultKind, Incarnation,
+    Op, Overwrite, PlannedFault, Program, ReadDirection, Step, StepKeyspace, StoreShape,
+    StoreState,
 };
 
 impl Draw {
@@ -160,6 +162,75 @@ impl Draw {
         let of_incarnations = of_incarnations.filter_map(|of| of.options.as_deref_mut());
         for store in of_incarnations.chain([&mut program.store]) {
             store.verify_checksums = self.of(&[VerifyChecksums::Once, VerifyChecksums::Always]);
+        }
+    }
+
+    /// Draws how old deletions may become, and stretches of keys that are deleted in one keyspace,
+    /// as in a queue, while scans of all threads find out that they are dead.
+    pub fn add_queues(&mut self, program: &mut Program) {
+        let of_incarnations = program.incarnations.iter_mut();
+        let of_incarnations = of_incarnations.filter_map(|of| of.options.as_deref_mut());
+        for store in of_incarnations.chain([&mut program.store]) {
+            for keyspace in store.keyspaces.iter_mut().chain([&mut store.private]) {
+                let max_age_s = self.of(&[None, Some(2), Some(86_400)]);
+                keyspace.tree.deletion_max_age = max_age_s.map(Duration::from_secs);
+            }
+        }
+        if !self.one_in(3) {
+            return;
+        }
+        let keyspaces = program.store.keyspaces.len() as u8;
+        let keyspace = StepKeyspace::Shared(self.random.random_range(0..keyspaces));
+        for _ in 0..self.random.random_range(1..4) {
+            let ops = self.queue(keyspace);
+            self.insert_all(program, ops);
+        }
+    }
+
+    /// Steps that put all keys of the thread, and delete most of them.
+    fn queue(&mut self, keyspace: StepKeyspace) -> Vec<Op> {
+        let mut ops = vec![self.write_most(keyspace, 1, true)];
+        for _ in 0..self.random.random_range(4..14) {
+            let op = match self.random.random_range(0..14) {
+                0..5 => Op::Pop {
+                    keyspace,
+                    count: self.random.random_range(1..6),
+                    is_back: self.one_in(3),
+                    by_range: self.one_in(3),
+                },
+                5 | 6 => self.write_most(keyspace, 6, false),
+                7 => self.write_most(keyspace, 2, true),
+                8 => Op::Flush,
+                _ => Op::Scan {
+                    keyspace,
+                    direction: self.of(&[
+                        ReadDirection::Forward,
+                        ReadDirection::Backward,
+                        ReadDirection::Both,
+                    ]),
+                },
+            };
+            ops.push(op);
+        }
+        ops
+    }
+
+    /// Puts or deletes the thread's keys in one batch, but for one in `spared` if that is more than
+    /// one.
+    fn write_most(&mut self, keyspace: StepKeyspace, spared: u32, is_put: bool) -> Op {
+        let keys = (0..KEYS).filter(|_| spared < 2 || !self.one_in(spared));
+        let keys: Vec<u8> = keys.collect();
+        let change = |key| Change {
+            keyspace,
+            kind: if is_put {
+                ChangeKind::Put { key, len: 20 }
+            } else {
+                ChangeKind::Delete { key }
+            },
+        };
+        Op::Write {
+            changes: keys.into_iter().map(change).collect(),
+            durability: Some(Durability::Buffered),
         }
     }
 
@@ -359,12 +430,17 @@ impl Draw {
 
     /// Inserts a step at a random position.
     fn insert(&mut self, program: &mut Program, op: Op) {
+        self.insert_all(program, vec![op]);
+    }
+
+    /// Inserts steps that follow each other at a random position.
+    fn insert_all(&mut self, program: &mut Program, ops: Vec<Op>) {
         let incarnation = self.random.random_range(0..program.incarnations.len());
         let threads = &mut program.incarnations[incarnation].threads;
         let thread = self.random.random_range(0..threads.len());
         let steps = &mut threads[thread];
         let index = self.random.random_range(0..=steps.len());
-        let id = self.id();
-        steps.insert(index, Step { id, op });
+        let ops = ops.into_iter().map(|op| Step { id: self.id(), op });
+        drop(steps.splice(index..index, ops));
     }
 }

@@ -29,6 +29,7 @@ mod limits;
 mod model;
 mod options;
 mod other_keyspaces;
+mod pops;
 mod program;
 mod quiescent;
 mod ranges;

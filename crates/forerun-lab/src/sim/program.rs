@@ -175,6 +175,14 @@ pub enum Op {
         len: u8,
         direction: ReadDirection,
     },
+    /// Takes some of the thread's entries from one end, one after another, as from a queue.
+    Pop {
+        keyspace: StepKeyspace,
+        count: u8,
+        is_back: bool,
+        /// Whether everything up to the key is deleted, and not the key alone.
+        by_range: bool,
+    },
     ReadStamps {
         by_snapshot: bool,
     },
@@ -253,6 +261,7 @@ impl Op {
             | Op::Scan { .. }
             | Op::Range { .. }
             | Op::Prefix { .. }
+            | Op::Pop { .. }
             | Op::ReadStamps { .. }
             | Op::ReadSnapshot
             | Op::BeginIter { .. }

@@ -46,6 +46,15 @@ impl ClientThread<'_> {
             };
             ready.push((keyspace, change));
         }
+        self.write_ready(ready, durability)
+    }
+
+    /// Writes changes in one batch.
+    pub fn write_ready(
+        &mut self,
+        ready: Vec<(Keyspace, Change)>,
+        durability: Option<Durability>,
+    ) -> Outcome {
         let is_empty = |change: &Change| match change {
             Change::DeleteRange(_, from, to) => from == to,
             _ => false,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::{Compaction, Pick, Running, Targets, bytes, into_next, is_small, score};
 use crate::TreeOptions;
 use crate::run::Run;
-use crate::tree::key_bounds::KeyRange;
+use crate::tree::key_bounds::take_overlapping;
 use crate::tree::levels::Levels;
 
 /// A compaction rewrites at most this many bytes below for each that it takes from level 0, unless
@@ -186,24 +186,24 @@ pub(super) fn level0_into(
     Some(compaction)
 }
 
+/// The compaction of one run of level 0 and every run that overlaps what it takes.
+pub(super) fn one_of_level0_into(
+    levels: &Levels,
+    options: &TreeOptions,
+    base: usize,
+    run: &Arc<Run>,
+    running: &Running<'_>,
+) -> Option<Compaction> {
+    let runs = levels.level(0).runs();
+    let index = runs.iter().position(|other| Arc::ptr_eq(other, run))?;
+    let mut taken = vec![false; runs.len()];
+    take(levels, &mut taken, index);
+    compaction_of(levels, options, base, &taken, running)
+}
+
 /// Takes a run of level 0 and every run that overlaps what is taken.
 fn take(levels: &Levels, taken: &mut [bool], index: usize) {
-    let (runs, order) = (levels.level(0).runs(), levels.order());
-    taken[index] = true;
-    // Each added run may widen the range, which may then overlap another run.
-    let mut range = KeyRange::of(&runs[index]);
-    loop {
-        let before = range;
-        for (run, taken) in runs.iter().zip(&mut *taken) {
-            if !*taken && range.overlaps(order, KeyRange::of(run)) {
-                *taken = true;
-                range = range.with(order, KeyRange::of(run));
-            }
-        }
-        if range == before {
-            break;
-        }
-    }
+    take_overlapping(levels.order(), levels.level(0).runs(), taken, index);
 }
 
 /// The newest small runs of level 0, next to each other in age, that together have at most

@@ -15,10 +15,11 @@
 //!
 //! From the level that it merges into, a compaction takes every overlapping run, and small runs
 //! next to them: a run that overlaps nothing is moved as it is, and without that a store that is
-//! flushed after each write would have a file for each. `level0.rs` picks from level 0, and
-//! `range_compaction.rs` what gets rid of range deletions. Several compactions run at once;
-//! `running.rs` says which may.
+//! flushed after each write would have a file for each. `level0.rs` picks from level 0,
+//! `deletion_compaction.rs` what gets rid of deletions, and `range_compaction.rs` of range
+//! deletions. Several compactions run at once; `running.rs` says which may.
 
+mod deletion_compaction;
 mod level0;
 mod older_keys;
 mod range_compaction;
@@ -27,15 +28,16 @@ mod running;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(crate) use deletion_compaction::{DueAt, has_due_deletions, pick_for_deletions};
 pub(crate) use level0::level0_begins_without;
 use level0::{all_level0_into, keep_for_level0, pick_level0};
 pub(crate) use older_keys::OlderKeys;
-pub(crate) use range_compaction::pick_for_ranges;
+pub(crate) use range_compaction::{pick_for_ranges, ranges_score};
 pub(crate) use running::{Pick, Running, RunningCompactions};
 
 use crate::ranges::Ranges;
 use crate::run::Run;
-use crate::tree::key_bounds::{KeyRange, hull, largest, smallest};
+use crate::tree::key_bounds::{KeyRange, hull, largest, overlapping, smallest};
 use crate::tree::levels::{Levels, obsolete_from};
 use crate::tree::manifest::LEVELS;
 use crate::{Error, TreeOptions};
@@ -282,8 +284,7 @@ fn into_next(
     let order = levels.order();
     let range = hull(order, &upper)?;
     let runs = levels.level(into).runs();
-    let mut start = runs.partition_point(|run| order.compare(largest(run), range.from).is_lt());
-    let mut end = runs.partition_point(|run| order.compare(smallest(run), range.to).is_le());
+    let Range { mut start, mut end } = overlapping(order, runs, range);
     let mut taken_bytes = bytes(&upper) + bytes(&runs[start..end]);
     while taken_bytes <= options.run_bytes / SMALL_SHARE {
         let is_small_beside = |run: &&Arc<Run>| {

@@ -26,20 +26,32 @@ const DUE_BYTES_MIN: u64 = 64 << 10;
 /// The bytes of data for which a byte of range deletions may stay.
 const DATA_BYTES_PER_BYTE: u64 = 1 << 10;
 
-/// The next compaction that drops what these range deletions cover, if they take too much memory:
-/// in any case, if they take `limit_bytes`. All readers must see all of them.
+/// How far range deletions exceed the memory that they may take, in proportion to the data, or in
+/// all keyspaces together, which `of_store` says. From 1 on, a compaction of theirs is due. Others
+/// go first only if theirs is more urgent: in a keyspace that is overwritten without pause, one is
+/// due at all times. A full level 0, for which writes wait, is always more urgent.
+pub(crate) fn ranges_score(
+    levels: &Levels,
+    options: &TreeOptions,
+    ranges: &Ranges,
+    of_store: f64,
+) -> f64 {
+    let data_bytes: u64 = (0..LEVELS).map(|level| levels.bytes(level)).sum();
+    let due_bytes = (data_bytes / DATA_BYTES_PER_BYTE).max(DUE_BYTES_MIN);
+    let score = ranges.used_bytes() as f64 / due_bytes as f64;
+    let below_full = options.level0_stop_runs.saturating_sub(1) as f64;
+    let most = below_full / options.level0_runs.max(1) as f64;
+    score.max(of_store).min(most.max(1.0))
+}
+
+/// The next compaction that drops what these range deletions cover. All readers must see all of
+/// them.
 pub(crate) fn pick_for_ranges(
     levels: &Levels,
     options: &TreeOptions,
     ranges: &Ranges,
-    limit_bytes: usize,
     running: &Running<'_>,
 ) -> Option<Compaction> {
-    let data_bytes: u64 = (0..LEVELS).map(|level| levels.bytes(level)).sum();
-    let due_bytes = (data_bytes / DATA_BYTES_PER_BYTE).max(DUE_BYTES_MIN);
-    if (ranges.used_bytes() as u64) < due_bytes.min(limit_bytes as u64) {
-        return None;
-    }
     let targets = Targets::new(levels, options);
     let running = &keep_for_level0(levels, options, &targets, running);
     let needs_any = |run: &&Arc<Run>| levels.run_needs_any(run, ranges);

@@ -1,0 +1,121 @@
+//! The deletions above the last level, and which of them are worth a compaction of their own.
+//!
+//! ```text
+//!   level 0   │ ✕✕✕✕✕✕✕✕ │                    1,000 deletions, at least half of the entries
+//!   level 5   │      ▒▒▒▒▒▒▒▒▒▒▒▒ │           6,000 entries, 16,000 at most: worth it
+//!   level 6   │ ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒ … │   its turn comes once they are in level 5
+//! ```
+//!
+//! What a deletion hides is dropped when both meet in a compaction. A level that does not grow is
+//! never compacted for its size, so its deletions are. This is found out once for each change of
+//! the runs, and not whenever someone asks whether a compaction is due.
+
+use std::sync::Arc;
+
+use forerun_core::sync::SIMULATED;
+
+use crate::comparator::KeyOrder;
+use crate::run::Run;
+use crate::tree::key_bounds::{hull, overlapping, take_overlapping};
+use crate::tree::manifest::LEVELS;
+
+const LAST: usize = LEVELS - 1;
+
+/// Fewer deletions are not worth a compaction: they wait until they are old.
+const DELETIONS_MIN: u64 = if SIMULATED { 4 } else { 1 << 10 };
+
+/// How many entries a compaction may read for each deletion: a level is about ten times as large as
+/// the one above, so a compaction for size reads about as many.
+const ENTRIES_PER_DELETION_MAX: u64 = 16;
+
+/// What is known of the deletions above the last level.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Deletions {
+    /// Runs of which at least half of the entries are deletions and whose compaction is worth it,
+    /// with their levels.
+    dense: Vec<(usize, Arc<Run>)>,
+    /// When the oldest run with deletions was created, in seconds since 1970.
+    oldest_unix: Option<u64>,
+}
+
+impl Deletions {
+    /// Those in the runs of all levels.
+    pub(super) fn in_runs(order: &KeyOrder, levels: [&[Arc<Run>]; LEVELS]) -> Deletions {
+        let mut deletions = Deletions::default();
+        for (level, runs) in levels[..LAST].iter().enumerate() {
+            for (index, run) in runs.iter().enumerate() {
+                let meta = run.meta();
+                if meta.deletions == 0 {
+                    continue;
+                }
+                let oldest = deletions.oldest_unix.unwrap_or(u64::MAX);
+                deletions.oldest_unix = Some(oldest.min(meta.created_unix));
+                let is_dense = meta.deletions >= meta.entries - meta.deletions;
+                if is_dense && is_worthwhile(order, levels, level, index) {
+                    deletions.dense.push((level, Arc::clone(run)));
+                }
+            }
+        }
+        deletions
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.oldest_unix.is_none()
+    }
+
+    /// See the field.
+    pub(crate) fn dense(&self) -> &[(usize, Arc<Run>)] {
+        &self.dense
+    }
+
+    /// From this sequence number of the oldest reader on, one of the [`dense`](Self::dense) runs is
+    /// due.
+    pub(crate) fn dense_from(&self) -> Option<u64> {
+        let largest = self
+            .dense
+            .iter()
+            .map(|(_, run)| run.meta().largest_sequence);
+        largest.min()
+    }
+
+    /// See the field.
+    pub(crate) fn oldest_unix(&self) -> Option<u64> {
+        self.oldest_unix
+    }
+}
+
+/// Whether the compaction of a run reads few enough entries for the deletions that it takes: those
+/// of the runs that it must take from level 0, and what overlaps them in the next level that has
+/// their keys.
+fn is_worthwhile(
+    order: &KeyOrder,
+    levels: [&[Arc<Run>]; LEVELS],
+    level: usize,
+    index: usize,
+) -> bool {
+    let runs = levels[level];
+    let mut taken = vec![false; runs.len()];
+    if level == 0 {
+        take_overlapping(order, runs, &mut taken, index);
+    } else {
+        taken[index] = true;
+    }
+    let upper = || {
+        let taken = runs.iter().zip(&taken).filter(|(_, taken)| **taken);
+        taken.map(|(run, _)| run)
+    };
+    let deletions: u64 = upper().map(|run| run.meta().deletions).sum();
+    if deletions < DELETIONS_MIN {
+        return false;
+    }
+    let Some(keys) = hull(order, upper()) else {
+        return false;
+    };
+    let mut below = levels[level + 1..]
+        .iter()
+        .map(|runs| &runs[overlapping(order, runs, keys)]);
+    let below = below.find(|runs| !runs.is_empty()).unwrap_or_default();
+    let entries: u64 = upper().chain(below).map(|run| run.meta().entries).sum();
+    entries <= deletions.saturating_mul(ENTRIES_PER_DELETION_MAX)
+}
