@@ -45,8 +45,8 @@ pub fn play<S: Read + Write, T>(open: impl Fn() -> (T, S)) -> String {
     wrong
 }
 
-/// The first CAS number that a server gives. It is random; a session in memory counts from 1, so its
-/// answers would be shorter.
+/// The first CAS number that a server gives. It is random; a session in memory counts from 1, so
+/// its answers would be shorter.
 fn first_cas(stream: &mut (impl Read + Write), memory: &mut testing::Client) -> u64 {
     let requests = b"ms first 1 c\r\nv\r\nmd first\r\n";
     memory.send(requests);
