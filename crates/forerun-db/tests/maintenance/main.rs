@@ -2,11 +2,8 @@
 
 mod compaction;
 mod compression;
-<<<<<<< HEAD
-mod dropped_listeners;
-=======
 mod deletions;
->>>>>>> w-del
+mod dropped_listeners;
 mod events;
 mod expiry;
 mod ingest;
