@@ -1,8 +1,7 @@
 // Two tables of WarpSpeed in the setting of `forerun-bench gpu-table`: two-choice and double
 // hashing with tags, each with the tile and bucket of the library's own bench. They map u64 keys
 // to u64 values, which take the place of the addresses that find_ptr returns. They evict nothing,
-// and that
-// bench ends at a load of 0.9, so higher ones are left out.
+// and that bench ends at a load of 0.9, so higher ones are left out.
 //
 // The tables are the peer's own code, included from a checkout (see README.md).
 #define COUNT_PROBES 0
