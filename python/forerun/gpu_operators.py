@@ -14,17 +14,19 @@ break and CUDA graphs capture.
 Each function is an operator `torch.ops.forerun.gpu_table_...` that takes the table's number.
 Tensors are where the table is. An operation that changes the table returns the outcome for each
 key, a uint8 (see `GpuTable`). A compiler keeps the order of lookups and changes, and removes no
-change. Rows have no gradient: `forerun.torch` has modules with gradients.
+change; activation checkpoints make the operations inside again in backward. `torch.export` is
+refused. Rows have no gradient: `forerun.torch` has modules with gradients.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-from forerun.errors import ClosedError
+from forerun.errors import ClosedError, InvalidArgumentError
 from forerun.gpu_table import GpuTable, tables
 
 __all__ = ["assign", "contains", "erase", "find", "find_or_insert", "insert_or_assign"]
@@ -33,16 +35,27 @@ __all__ = ["assign", "contains", "erase", "find", "find_or_insert", "insert_or_a
 # to change. So a compiler sees that a lookup before a change and one after it are not the same.
 _orders: dict[str, Tensor] = {}
 
+# Older versions of PyTorch do not have it.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
 
 # A compiler must not make the tensor itself: it would see that a new one has no changes to keep.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _order_on(device: str) -> Tensor:
     if device not in _orders:
-        _orders[device] = torch.zeros(0, device=device)
+        # Made by another thread, which is in no mode. The tensor outlives the inference, the trace
+        # or the transform that needs it first, and one that belongs to these fails elsewhere.
+        with ThreadPoolExecutor(1) as other:
+            made = other.submit(torch.zeros, 0, device=device).result()
+        _orders.setdefault(device, made)
     return _orders[device]
 
 
 def _order_of(keys: Tensor) -> Tensor:
+    if _is_exporting():
+        raise InvalidArgumentError(
+            "a program of torch.export cannot hold a GpuTable, which exists in this process alone"
+        )
     return _order_on(str(keys.device))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from forerun import gpu_operators  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
@@ -89,6 +90,42 @@ def test_a_compiler_keeps_the_order_of_lookups_and_changes(place, backend):
     before, between, left = compiled(keys)
     assert (before == 0).all() and (between == 1).all() and not left.any()
     assert table.size() == 0
+
+
+def test_a_first_call_in_inference_or_in_a_trace_leaves_nothing_of_it(place, monkeypatch):
+    table = new_table(place)
+    keys, rows = torch.arange(3, device=place), torch.ones(3, 4, device=place)
+
+    def fake():
+        with FakeTensorMode() as mode:
+            # Real and fake tensors do not mix.
+            with pytest.raises(Exception, match="FakeTensor"):
+                gpu_operators.contains(table, mode.from_tensor(keys))
+
+    def inference():
+        with torch.inference_mode():
+            gpu_operators.insert_or_assign(table, keys, rows)
+
+    def transform():
+        torch.func.grad(lambda x: (x * gpu_operators.find(table, keys)[0]).sum())(rows)
+
+    for first in (fake, inference, transform):
+        monkeypatch.setattr(gpu_operators, "_orders", {})
+        first()
+        gpu_operators.insert_or_assign(table, keys, rows)
+        assert gpu_operators.contains(table, keys).all()
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="an older PyTorch")
+def test_a_table_is_not_exported(place):
+    table, keys = new_table(place), torch.arange(3, device=place)
+
+    class Model(torch.nn.Module):
+        def forward(self, keys):
+            return gpu_operators.find(table, keys)[0]
+
+    with pytest.raises(Exception, match="cannot hold a GpuTable"):
+        torch.export.export(Model(), (keys,))
 
 
 def test_an_operator_of_a_table_that_is_gone_says_so(place):

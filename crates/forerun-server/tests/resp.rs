@@ -217,6 +217,7 @@ fn clients_are_listed_with_their_names() {
     let named = |line: &&str| line.contains("name=worker-7");
     let line = text.lines().find(named).expect("the first client");
     assert!(line.contains(&format!("addr={own} ")), "{text}");
+    assert!(line.contains(" cmd=client|setname "), "{text}");
     assert!(text.contains("name=other"), "{text}");
     drop(first);
     until("a closed connection leaves the list", || {
