@@ -18,7 +18,7 @@ impl State {
             && self.time_every > 0
             && self.schedule.once_in(self.time_every)
         {
-            self.pass_time();
+            self.pass_some_time();
         }
         match &mut self.chooser {
             Chooser::Walk { switch_every } => {
@@ -71,7 +71,7 @@ impl State {
                 .iter()
                 .for_each(|thread| self.threads[*thread].has_yielded = false);
             if self.schedule.once_in(4) {
-                self.pass_time();
+                self.pass_some_time();
             }
             self.threads[me].has_yielded = true;
         }

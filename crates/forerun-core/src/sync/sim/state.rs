@@ -14,6 +14,8 @@ use super::random::Random;
 
 pub(super) type At = &'static Location<'static>;
 
+/// How much time passes at most while a thread that can run does not.
+const SLOW_NS_MAX: u64 = 1_000_000_000;
 /// Simulated time of an atomic operation.
 const ATOMIC_NS: u64 = 10;
 
@@ -306,8 +308,18 @@ impl State {
         }
     }
 
-    /// Advances the time to the earliest deadline. Returns false if there is none.
-    pub(super) fn pass_time(&mut self) -> bool {
+    /// Advances the time to the earliest deadline, because no thread can run. Returns false if there
+    /// is none.
+    fn pass_time(&mut self) -> bool {
+        self.pass_time_up_to(u64::MAX)
+    }
+
+    /// Advances the time while threads can run: to the earliest deadline, if that is soon.
+    pub(super) fn pass_some_time(&mut self) {
+        self.pass_time_up_to(self.now_ns.saturating_add(SLOW_NS_MAX));
+    }
+
+    fn pass_time_up_to(&mut self, latest_ns: u64) -> bool {
         // The cached value may be the deadline of a thread that was already woken.
         let deadlines = self
             .live
@@ -319,7 +331,7 @@ impl State {
         let Some(deadline_ns) = deadlines.min() else {
             return false;
         };
-        self.now_ns = self.now_ns.max(deadline_ns);
+        self.now_ns = self.now_ns.max(deadline_ns.min(latest_ns));
         self.wake_overdue();
         true
     }
