@@ -165,24 +165,26 @@ impl Client<'_> {
         self.resp_send()?;
         self.resp.expect("WATCH", &["+OK"])?;
         self.resp_value(key, floor)?;
-        let mut is_changed = self.rng.random();
-        if is_changed {
-            let before = self.counters.stored;
+        let is_set = self.rng.random();
+        let before = self.counters.stored;
+        if is_set {
             self.set_key(key)?;
-            // It may have been refused.
-            is_changed = self.counters.stored > before;
         }
+        let is_stored = self.counters.stored > before;
         self.push_words(&["MULTI"]);
         let sent = self.push_set(key);
         self.push_words(&["EXEC"]);
         self.resp_send()?;
         self.resp.expect("MULTI", &["+OK"])?;
         self.resp.expect("SET", &["+QUEUED"])?;
-        let answers: &[&str] = match (is_changed, self.expected.evicts()) {
-            (true, _) => &[ABORTED],
-            // An eviction is a change, too.
-            (false, true) => &["*1", ABORTED],
-            (false, false) => &["*1"],
+        let answers: &[&str] = if is_stored {
+            &[ABORTED]
+        } else if is_set || self.expected.evicts() {
+            // A set that memcached refuses removes the item, if there was one. An eviction is a
+            // change, too.
+            &["*1", ABORTED]
+        } else {
+            &["*1"]
         };
         let at = self.resp.expect("EXEC", answers)?;
         if answers[at] == ABORTED {
