@@ -44,9 +44,11 @@ pub struct TreeOptions {
     /// larger. Runs below an eighth of it are merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
     /// How long deletions stay in a level that does not grow. A run with older ones is merged into
-    /// the next level, and so on to the last, where they and what they hide are gone. A run of
-    /// which half of the entries are deletions does not wait, if its compaction reads at most 16
-    /// entries for each. Snapshots delay both. `None` for no limit. Default: 7 days.
+    /// the next level, and so on to the last, where they and what they hide are gone; one that is
+    /// dated in the future, since the clock was set back, is only old once that time has come. A
+    /// run of which half of the entries are deletions does not wait, if its compaction reads at
+    /// most 16 entries for each, or 4 in level 0. Snapshots delay both. `None` for no limit.
+    /// Default: 7 days.
     pub deletion_max_age: Option<Duration>,
     /// The maximum number of bytes that flushes, compactions, backups, checkpoints and ingestions
     /// together write per second; `None` or 0 for no limit. Flushes and compactions of level 0 go

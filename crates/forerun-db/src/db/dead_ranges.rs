@@ -15,11 +15,11 @@
 //! longer changes: a put goes to the same memtable, or readers that see it see another memtable
 //! first. Flushes and compactions change nothing for the readers at its read point or later.
 //!
-//! A new memtable takes over the ranges of the one before it that are not revoked. At that moment
-//! no write is in progress: whatever was put into the older memtable has revoked its range, or is
-//! linked, and the scan that is still to confirm the range meets it. What is put into the new one
-//! finds the ranges there. Ingested runs come with a memtable that takes over nothing, because
-//! their keys revoke nothing.
+//! A new memtable takes over the ranges of the one before it that are not revoked, but for those
+//! that no scan has used since that one took them over. At that moment no write is in progress:
+//! whatever was put into the older memtable has revoked its range, or is linked, and the scan that
+//! is still to confirm the range meets it. What is put into the new one finds the ranges there.
+//! Ingested runs come with a memtable that takes over nothing, because their keys revoke nothing.
 //!
 //! A put that is in progress while a scan finds a range may have looked too early, and its entry
 //! may be linked too late for the scan. So a range that was found is only shown to the puts. A
@@ -98,6 +98,9 @@ pub(super) struct DeadRange {
     /// Whether a key in it was put. Shared with the ranges that this one was extended from, which a
     /// put may still see.
     is_revoked: Arc<AtomicBool>,
+    /// Whether a scan has skipped or confirmed it since a memtable took it over. Shared as the flag
+    /// above is.
+    is_used: Arc<AtomicBool>,
     /// Which of all ranges it is, from 1; of a range that was not added yet, which one it extends,
     /// or 0.
     number: u64,
@@ -115,6 +118,7 @@ impl DeadRange {
             found_at,
             skippable: extended.and_then(|of| of.skippable.clone()),
             is_revoked: extended.map_or_else(Arc::default, |of| Arc::clone(&of.is_revoked)),
+            is_used: extended.map_or_else(Arc::default, |of| Arc::clone(&of.is_used)),
             number: extended.map_or(0, |of| of.number),
         }
     }
@@ -137,8 +141,24 @@ impl DeadRange {
         (is_later(read_point, *from) && self.is_valid()).then_some(span)
     }
 
+    /// Notes that a scan skips a part of it.
+    pub(super) fn note_used(&self) {
+        // Relaxed, all: it only says what is worth keeping, and orders nothing. Mostly it is set.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is worth keeping for another memtable: it was used since the last one took it
+    /// over, or no scan has come to use it yet.
+    fn is_worth_keeping(&self) -> bool {
+        let was_used = self.is_used.swap(false, Ordering::Relaxed);
+        self.is_valid() && (was_used || self.skippable.is_none())
+    }
+
     /// The same range, of which readers from `read_point` on may skip a part.
     pub(super) fn confirmed(self, span: Span, read_point: ReadPoint) -> DeadRange {
+        self.note_used();
         DeadRange {
             skippable: Some((span, read_point)),
             ..self
@@ -166,7 +186,7 @@ impl DeadRanges {
     /// in progress.
     pub(super) fn take_over(&self, before: &DeadRanges) {
         let mut old = before.list.load().to_vec();
-        old.retain(DeadRange::is_valid);
+        old.retain(DeadRange::is_worth_keeping);
         self.change(|list, added| {
             // A scan of the older memtable may still change what it has.
             *added = *before.added.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,5 +285,36 @@ impl DeadRanges {
                 range.is_revoked.store(true, Ordering::Release);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_taken_over_until_no_scan_uses_it_any_more() {
+        let (order, key) = (KeyOrder::Bytewise, b"key");
+        let span = Span {
+            low: Arc::from(&b"a"[..]),
+            high: Arc::from(&b"z"[..]),
+        };
+        let after = |before: &DeadRanges| {
+            let ranges = DeadRanges::default();
+            ranges.take_over(before);
+            ranges
+        };
+        let first = DeadRanges::default();
+        let found = DeadRange::found(span.clone(), ReadPoint::at(1), None);
+        first.add(&order, found);
+        let second = after(&after(&first));
+        let found = second.find(&order, key).expect("no scan has confirmed it");
+        second.confirm(&found.confirmed(span, ReadPoint::at(2)));
+        let third = after(&second);
+        let used = third.find(&order, key).expect("a scan has confirmed it");
+        used.note_used();
+        let fourth = after(&third);
+        assert!(fourth.find(&order, key).is_some(), "a scan has skipped it");
+        assert!(after(&fourth).find(&order, key).is_none());
     }
 }

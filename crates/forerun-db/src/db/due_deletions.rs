@@ -39,10 +39,12 @@ impl Inner {
         pick_for_deletions(levels, &tree, self.deletions_due_at(), running)
     }
 
+    /// By the clock that dates runs. One that never goes back would show too late a time after the
+    /// system clock was set back, and every new run would be old.
     fn deletions_due_at(&self) -> DueAt {
         DueAt {
             oldest_reader: self.oldest_reader(),
-            unix_s: self.write_path.unix_s(),
+            unix_s: self.io.unix_time_s(),
         }
     }
 
@@ -55,7 +57,7 @@ impl Inner {
             let oldest_unix = keyspace.version.load().levels.deletions().oldest_unix()?;
             Some(oldest_unix.saturating_add(max_age.as_secs()))
         });
-        let now = self.write_path.unix_s();
+        let now = self.io.unix_time_s();
         // Both times are exact to a second.
         let looked_at = now.saturating_sub(time::elapsed(looked).as_secs() + 1);
         let intervals = old_at.map(|old_at| {

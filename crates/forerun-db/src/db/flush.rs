@@ -44,7 +44,17 @@ const FLUSH_BYTES_PER_THREAD: usize = 4 << 20;
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
     pub(super) fn add_table(&self, keyspace: &Arc<KeyspaceData>) -> Result<()> {
-        let mut active = self.wait_for_switch(|| self.memtables.write_active());
+        let mut stall = None;
+        let mut active = self
+            .memtables
+            .try_write_active()
+            .unwrap_or_else(|held_for| {
+                let lock = || self.memtables.write_active();
+                self.wait_for_held(held_for, &mut stall, lock)
+            });
+        if let Some(stall) = &mut stall {
+            stall.stop_clock();
+        }
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
             let limit_bytes = active.limit_bytes;

@@ -169,9 +169,10 @@ impl<'a> LiveVersions<'a> {
         let range = dead_ranges.find(&self.order, key);
         let skippable = range
             .as_ref()
-            .and_then(|range| range.skippable_at(self.read_point));
-        match skippable.filter(|span| span.contains(&self.order, key)) {
-            Some(span) => {
+            .and_then(|range| Some((range, range.skippable_at(self.read_point)?)));
+        match skippable.filter(|(_, span)| span.contains(&self.order, key)) {
+            Some((range, span)) => {
+                range.note_used();
                 let far = Arc::clone(span.far(side));
                 self.move_to(&far, side).map(|()| true)
             }
@@ -191,6 +192,7 @@ impl<'a> LiveVersions<'a> {
         let target = match &skippable {
             Some(span) if span.contains(&self.order, key) => {
                 let far = Arc::clone(span.far(side));
+                range.note_used();
                 self.walk.skip(range, span, side);
                 far
             }

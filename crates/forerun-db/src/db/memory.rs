@@ -60,7 +60,7 @@ impl Inner {
                 stall.get_or_insert_with(|| self.begin_stall(WriteStallReason::Memory));
             }
             if !is_large {
-                self.wait_for_reservation(full, size, fail_on, &mut stall)?;
+                self.wait_for_reservation(full, size, fail_on, of, &mut stall)?;
             }
             let (mut held, mut locked);
             let active: &mut MemTableSet = if flushes {
@@ -68,10 +68,11 @@ impl Inner {
                 &mut held
             } else {
                 let lock = || self.memtables.write_active();
-                locked = match (of, &stall) {
-                    (For::Write, None) => self.wait_for_switch(lock),
-                    _ => lock(),
+                let wait = |held_for| match of {
+                    For::Write => self.wait_for_held(held_for, &mut stall, lock),
+                    For::Flush => lock(),
                 };
+                locked = self.memtables.try_write_active().unwrap_or_else(wait);
                 &mut locked
             };
             if active.number != full {
@@ -132,12 +133,21 @@ impl Inner {
         full: u64,
         size: Size,
         fail_on: FailOn,
+        of: For,
         stall: &mut Option<WriteStall<'a>>,
     ) -> Result<()> {
         let begin_stall = || self.begin_stall(WriteStallReason::Memory);
+        let read_active = |stall: &mut Option<WriteStall<'a>>| {
+            let lock = || self.memtables.read_active();
+            let wait = |held_for| match of {
+                For::Write => self.wait_for_held(held_for, stall, lock),
+                For::Flush => lock(),
+            };
+            self.memtables.try_read_active().unwrap_or_else(wait)
+        };
         let mut since = None;
         let mut result = self.wait_until(|| {
-            let active = self.memtables.read_active();
+            let active = read_active(stall);
             if active.number != full {
                 return Ok(true);
             }
@@ -163,7 +173,7 @@ impl Inner {
             let Some(events) = self.work.event_count() else {
                 return Err(Error::Closed);
             };
-            let active = self.memtables.read_active();
+            let active = read_active(stall);
             let is_stuck = active.number == full
                 && matches!(
                     self.memtables.reservation(&active, size),

@@ -205,7 +205,25 @@ impl MemTables {
     pub(super) fn try_read_active(
         &self,
     ) -> std::result::Result<RwLockReadGuard<'_, MemTableSet>, Option<HeldFor>> {
-        match self.active.try_read() {
+        self.unless_held(self.active.try_read())
+    }
+
+    /// [`write_active`](Self::write_active), unless that has to wait.
+    ///
+    /// # Errors
+    /// As [`try_read_active`](Self::try_read_active).
+    pub(super) fn try_write_active(
+        &self,
+    ) -> std::result::Result<RwLockWriteGuard<'_, MemTableSet>, Option<HeldFor>> {
+        self.unless_held(self.active.try_write())
+    }
+
+    #[inline]
+    fn unless_held<T>(
+        &self,
+        locked: std::result::Result<T, TryLockError<T>>,
+    ) -> std::result::Result<T, Option<HeldFor>> {
+        match locked {
             Ok(active) => Ok(active),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {

@@ -13,6 +13,7 @@ use super::Inner;
 use super::background_work::Task;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::FrozenMemTables;
+use super::memtables::HeldFor;
 use crate::events::{BackgroundTask, CompactionReason, DbEvent, Listener, WriteStallReason};
 use crate::tree::compact::Compacted;
 use crate::tree::pick::Compaction;
@@ -73,6 +74,25 @@ impl Inner {
         let locked = lock();
         self.counters.count_switch(time::elapsed(begun));
         locked
+    }
+
+    /// Waits with `lock` for memtables that another thread holds. If that flushes meanwhile, the
+    /// write is stalled for the reason why, until `stall` is dropped. If the write is stalled
+    /// already, that goes on.
+    pub(super) fn wait_for_held<'a, T>(
+        &'a self,
+        held_for: Option<HeldFor>,
+        stall: &mut Option<WriteStall<'a>>,
+        lock: impl FnOnce() -> T,
+    ) -> T {
+        match held_for {
+            _ if stall.is_some() => lock(),
+            None => self.wait_for_switch(lock),
+            Some(held_for) => {
+                *stall = Some(self.begin_stall(held_for.into()));
+                lock()
+            }
+        }
     }
 
     /// Flushes a memtable set. `flush` gets the moment at which it begins, and returns the bytes of

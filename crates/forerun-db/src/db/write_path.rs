@@ -203,11 +203,6 @@ impl WritePath {
         self.published.last()
     }
 
-    /// The time in seconds since 1970. It never goes back.
-    pub(super) fn unix_s(&self) -> u64 {
-        self.clock.now()
-    }
-
     /// Where a read of a keyspace that starts now reads.
     #[inline]
     pub(super) fn read_point(&self, keyspace: &KeyspaceData) -> ReadPoint {

@@ -41,8 +41,8 @@ metrics! {
         /// The sum of the pauses that slowed writes down, in microseconds.
         counter slowed_us: u64,
         /// Writes that waited at least a millisecond because one of them replaces a full memtable
-        /// or adds one for a keyspace. That has to wait for the writes in progress, and so for a
-        /// sync that one of those asked for.
+        /// or adds one for a keyspace, or `flush` or `drop_keyspace` replaces them. That has to
+        /// wait for the writes in progress, and so for a sync that one of those asked for.
         counter switch_stalls: u64,
         /// The sum of the waits for memtables, in microseconds.
         counter switch_stalled_us: u64,

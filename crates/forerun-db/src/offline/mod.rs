@@ -39,7 +39,10 @@ use crate::{
 };
 
 /// Cache size for a check, which bypasses the cache.
-const CACHE_BYTES: usize = 1 << 20;
+const CHECK_CACHE_BYTES: usize = 1 << 20;
+
+/// For a repair, whose new runs have dictionaries: training one is charged to the cache.
+const REPAIR_CACHE_BYTES: usize = 32 << 20;
 
 /// The result of [`check`].
 #[derive(Clone, Debug, Default)]
@@ -282,13 +285,20 @@ impl ClosedStore {
         access: Access,
     ) -> Result<ClosedStore> {
         let comparator = options.comparator.name();
+        let (dir, capacity_bytes) = match access {
+            Access::ReadWrite => (
+                StoreDir::open(io, path, Create::Never, comparator)?,
+                REPAIR_CACHE_BYTES,
+            ),
+            Access::ReadOnly => (
+                StoreDir::open_read_only(io, path, comparator)?,
+                CHECK_CACHE_BYTES,
+            ),
+        };
         Ok(ClosedStore {
-            dir: match access {
-                Access::ReadWrite => StoreDir::open(io, path, Create::Never, comparator)?,
-                Access::ReadOnly => StoreDir::open_read_only(io, path, comparator)?,
-            },
+            dir,
             cache: PageCache::new(CacheOptions {
-                capacity_bytes: CACHE_BYTES,
+                capacity_bytes,
                 page_bytes: options.run.page_limit_bytes(),
                 pages: forerun_core::Pages::Small,
             })?,

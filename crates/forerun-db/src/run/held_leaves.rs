@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use forerun_core::sync::SIMULATED;
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 
 use super::codec::{Codec, Compressor};
@@ -22,8 +23,8 @@ use crate::{Error, Result};
 const CHARGE_BYTES: usize = 256 << 10;
 
 /// What the trainer allocates: tables that count how often each hash of eight bytes comes
-/// (zstd's `fastcover.c`, with 2^20 entries).
-const TRAINER_BYTES: usize = 12 << 20;
+/// (zstd's `fastcover.c`, with 2^20 entries). Simulated caches are smaller than that.
+const TRAINER_BYTES: usize = if SIMULATED { 1 << 10 } else { 12 << 20 };
 
 /// Leaves that wait for the dictionary. `T` is what belongs to a leaf.
 pub(super) struct HeldLeaves<T> {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{
-    CheckReport, DataLoss, Error, RepairReport, Result, check_with_io, repair_with_io,
+    Background, CheckReport, Compression, DataLoss, Error, LevelStats, RepairReport, Result,
+    RunOptions, ZstdOptions, check_with_io, repair_with_io,
 };
 use proptest::prelude::*;
-use testing::{STORE, open, run_files, tiny_options};
+use testing::{STORE, open, run_files, small_options, tiny_options};
 
 const KEYS: u64 = 150;
 const WRITES: u64 = 600;
@@ -246,4 +247,34 @@ fn a_repair_merges_any_number_of_runs_that_overlap_and_leaves_no_file_of_what_co
     for i in 0..KEYS {
         assert_eq!(db.get(key(i)).unwrap().as_ref(), model.get(&key(i)));
     }
+}
+
+#[test]
+fn the_runs_that_a_repair_writes_have_dictionaries() {
+    let zstd = ZstdOptions::default().max_dict_bytes(4 << 10);
+    let run = RunOptions::default().page_bytes(4 << 10);
+    let options = small_options()
+        .memtable_bytes(64 << 10)
+        .background(Background::Caller)
+        .run(run.compression(Compression::Zstd(zstd)));
+    let io = FaultIo::new();
+    let db = open(&io, &options).unwrap();
+    for i in 0..2_000_u64 {
+        let value = format!("{i:05} is what was written, ").repeat(4 + i as usize % 9);
+        db.put(i.to_be_bytes(), value).unwrap();
+    }
+    db.compact().unwrap();
+    db.close().unwrap();
+    let runs = run_files(&io);
+    let largest = runs.iter().max_by_key(|path| io.read(path).unwrap().len());
+    let bytes = io.read(largest.unwrap()).unwrap();
+    // As if a compaction had been interrupted: the repair merges what overlaps.
+    io.write(format!("{STORE}/run-001000.run"), &bytes);
+    io.take(format!("{STORE}/MANIFEST"));
+    let repaired = repair_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+    let db = open(&io, &options).unwrap();
+    let sum = |of: fn(&LevelStats) -> usize| db.stats().levels.iter().map(of).sum::<usize>();
+    assert_eq!(sum(|level| level.runs), repaired.new_runs, "{repaired:?}");
+    assert!(sum(|level| level.dictionary_bytes) > 0, "{}", db.stats());
+    assert_eq!(db.iter().count(), 2_000);
 }

@@ -68,12 +68,12 @@ fn wait_for_entries(db: &Db, left: u64) {
 #[test]
 fn many_deletions_free_the_space_of_what_they_hide_at_once() {
     let db = full(&FaultIo::new(), &options(Background::Threads));
-    delete_every(&db, 10);
-    let left = u64::from(KEYS - KEYS / 10);
+    delete_every(&db, 2);
+    let left = u64::from(KEYS - KEYS / 2);
     wait_for_entries(&db, left);
     assert_eq!(db.iter().count() as u64, left);
     let db = full(&FaultIo::new(), &options(Background::Caller));
-    delete_every(&db, 10);
+    delete_every(&db, 2);
     db.wait_idle().unwrap();
     assert_eq!(entries(&db), left);
     assert!(!db.stats().is_compaction_due);
@@ -104,6 +104,22 @@ fn a_few_deletions_in_a_large_store_wait_until_they_are_old() {
 }
 
 #[test]
+fn deletions_are_not_old_after_the_clock_was_set_back() {
+    for background in [Background::Caller, Background::Threads] {
+        let io = FaultIo::new();
+        io.set_unix_time_s(Some(BEGUN_S));
+        let db = full(&io, &options(background));
+        let before = db.stats().tree.compactions;
+        io.set_unix_time_s(Some(BEGUN_S - 30 * DAY_S));
+        for step in [16, 100] {
+            delete_every(&db, step);
+            db.wait_idle().unwrap();
+            assert_eq!(db.stats().tree.compactions, before, "{background:?}");
+        }
+    }
+}
+
+#[test]
 fn a_thread_notices_by_itself_that_deletions_have_become_old() {
     let tree = TreeOptions::default().deletion_max_age(Duration::from_secs(1));
     let db = full(&FaultIo::new(), &options(Background::Threads).tree(tree));
@@ -126,7 +142,7 @@ fn deletions_never_become_old_without_a_limit() {
 
 #[test]
 fn deletions_that_a_snapshot_does_not_see_wait_for_it_and_are_not_compacted_meanwhile() {
-    for step in [10, 100] {
+    for step in [2, 100] {
         for background in [Background::Caller, Background::Threads] {
             let io = FaultIo::new();
             io.set_unix_time_s(Some(BEGUN_S));
@@ -149,7 +165,7 @@ fn deletions_that_a_snapshot_does_not_see_wait_for_it_and_are_not_compacted_mean
             assert_eq!(snapshot.iter().count(), KEYS as usize);
             drop(snapshot);
             let left = u64::from(KEYS) - u64::from(KEYS).div_ceil(step as u64);
-            if background == Background::Threads && step == 10 {
+            if background == Background::Threads && step == 2 {
                 wait_for_entries(&db, left);
             }
             db.wait_idle().unwrap();

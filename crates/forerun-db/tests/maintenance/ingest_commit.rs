@@ -53,7 +53,7 @@ fn the_runs_of_an_ingestion_are_synced_several_at_a_time_while_writes_wait() {
                 state.1 = state.1.max(state.0);
                 changed.notify_all();
                 let is_alone = |state: &mut (usize, usize)| state.1 < 2;
-                let wait = changed.wait_timeout_while(state, Duration::from_secs(2), is_alone);
+                let wait = changed.wait_timeout_while(state, Duration::from_secs(20), is_alone);
                 wait.unwrap().0.0 -= 1;
             }
             Ok(())

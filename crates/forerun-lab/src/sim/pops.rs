@@ -24,7 +24,9 @@ impl ClientThread<'_> {
             return Ok(());
         };
         for _ in 0..count {
-            if self.opened.is_closing.load(SeqCst) {
+            // What a call returns after a crash is lost, so the model does not know whether the
+            // last deletion is there.
+            if self.opened.is_closing.load(SeqCst) || !self.is_alive() {
                 break;
             }
             let Some(key) = self.first_key(keyspace_id, &keyspace, is_back)? else {

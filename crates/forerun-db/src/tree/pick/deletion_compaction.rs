@@ -2,7 +2,8 @@
 //!
 //! A run above the last level is due if most of its entries are deletions and its compaction is
 //! worth it (`tree/deletions.rs`), or if it has deletions and is old. It goes down level by level,
-//! until nothing below has its keys. Each step takes it one level deeper, so they end.
+//! until nothing below has its keys. Each step takes it one level deeper, so they end. While one of
+//! the old runs is compacted, the others wait.
 //!
 //! A run waits while a reader is older than anything in it: the compaction could drop nothing, and
 //! what it writes would be due again. In the last level, where a run has deletions only because of
@@ -48,6 +49,11 @@ pub(crate) fn pick_for_deletions(
     if running.is_level0_only() || due.peek().is_none() {
         return None;
     }
+    // One old run at a time: with many, such as at a first opening with this limit, they would take
+    // all threads.
+    let waits = old(levels, options, at).any(|(_, run)| running.takes(run));
+    let until = old_until(options, at).filter(|_| waits);
+    let due = due.filter(|(_, run)| until.is_none_or(|until| run.meta().created_unix > until));
     let targets = Targets::new(levels, options);
     let running = &keep_for_level0(levels, options, &targets, running);
     let mut compactions = due.filter_map(|(level, run)| match level {
@@ -66,19 +72,30 @@ fn due<'l>(
     options: &TreeOptions,
     at: DueAt,
 ) -> impl Iterator<Item = (usize, &'l Arc<Run>)> {
-    let deletions = levels.deletions();
-    let age = options.deletion_max_age;
-    // What was created up to then is old.
-    let old_until = age.and_then(|age| at.unix_s.checked_sub(age.as_secs()));
-    let is_old = move |created_unix: u64| old_until.is_some_and(|until| created_unix <= until);
+    let dense = levels.deletions().dense().iter();
+    dense
+        .map(|(level, run)| (*level, run))
+        .chain(old(levels, options, at))
+        .filter(move |(_, run)| run.meta().largest_sequence <= at.oldest_reader)
+}
+
+/// The runs whose deletions are old, with their levels.
+fn old<'l>(
+    levels: &'l Levels,
+    options: &TreeOptions,
+    at: DueAt,
+) -> impl Iterator<Item = (usize, &'l Arc<Run>)> {
+    let until = old_until(options, at);
+    let is_old = move |created_unix: u64| until.is_some_and(|until| created_unix <= until);
     // All runs are looked at only if one of them is old.
-    let has_old = deletions.oldest_unix().is_some_and(is_old);
+    let has_old = levels.deletions().oldest_unix().is_some_and(is_old);
     let old = levels.runs().filter(move |(level, run)| {
         *level < LAST && run.meta().deletions > 0 && is_old(run.meta().created_unix)
     });
-    let old = has_old.then_some(old).into_iter().flatten();
-    let dense = deletions.dense().iter().map(|(level, run)| (*level, run));
-    dense
-        .chain(old)
-        .filter(move |(_, run)| run.meta().largest_sequence <= at.oldest_reader)
+    has_old.then_some(old).into_iter().flatten()
+}
+
+/// What was created up to then is old.
+fn old_until(options: &TreeOptions, at: DueAt) -> Option<u64> {
+    at.unix_s.checked_sub(options.deletion_max_age?.as_secs())
 }
