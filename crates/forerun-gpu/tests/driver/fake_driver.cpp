@@ -404,6 +404,9 @@ API cuPointerGetAttributes(unsigned count, int* attributes, void** places, uint6
             case 9: *static_cast<int*>(places[i]) = 0; break;        // the device's number
             case 11: *static_cast<uint64_t*>(places[i]) = start; break;
             case 12: *static_cast<size_t*>(places[i]) = bytes; break;
+            case 13:   // an allocation of its own, not a piece
+                *static_cast<unsigned*>(places[i]) = type == 2 && piece_bytes == 0;
+                break;
             default: return invalid_value;
         }
     }
