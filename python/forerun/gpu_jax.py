@@ -156,10 +156,23 @@ def _keys(table: GpuTable, keys: Any) -> Any:
             "a table on a GPU cannot be used by `forerun.gpu_jax`, whose arrays are in host "
             "memory: call the table outside of `jax.jit`"
         )
-    keys = jnp.asarray(keys)
+    keys = _array("keys", keys)
     if not jnp.issubdtype(keys.dtype, jnp.integer):
         raise InvalidArgumentError(f"keys must be integers, not {keys.dtype}")
     return keys
+
+
+def _array(name: str, given: Any) -> Any:
+    """JAX's array of integers. It has 32 bits without an option, and must not lose any."""
+    if not isinstance(given, jax.Array):
+        given = np.asarray(given)
+        if given.dtype.kind in "iu" and given.size:
+            limits = np.iinfo(jax.dtypes.canonicalize_dtype(given.dtype))
+            if given.min() < limits.min or given.max() > limits.max:
+                raise InvalidArgumentError(
+                    f"`{name}` beyond 32 bits need JAX's option `jax_enable_x64`"
+                )
+    return jnp.asarray(given)
 
 
 def _rows_of(table: GpuTable, keys: Any) -> _Answer:
@@ -180,7 +193,7 @@ def _rows(table: GpuTable, keys: Any, rows: Any) -> Any:
 def _scores(keys: Any, scores: Optional[Any]) -> tuple[Any, ...]:
     if scores is None:
         return ()
-    scores = jnp.asarray(scores)
+    scores = _array("scores", scores)
     if scores.shape != keys.shape or not jnp.issubdtype(scores.dtype, jnp.integer):
         raise InvalidArgumentError(
             f"`scores` must be integers of shape {keys.shape}, not {scores.dtype} of shape "

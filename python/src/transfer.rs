@@ -20,8 +20,8 @@ use std::num::NonZeroUsize;
 
 use forerun::gpu::gather::cpu::{self, CpuOptions};
 use forerun::gpu::gather::{
-    CopyQueue, CopySpec, Direction, IndexType, Kept, KnownMemory, Layers, Locate, MemoryType,
-    PairsAt, QueuedCopy, QueuedPairs, Request, RowLayout, RowPages, rows_that_fit,
+    CopyQueue, CopySpec, Direction, IndexType, Kept, KnownMemory, Layers, Locate, LocatedRanges,
+    MemoryType, PairsAt, QueuedCopy, QueuedPairs, Request, RowLayout, RowPages, rows_that_fit,
 };
 use forerun::gpu::{Gpu, GpuError};
 use pyo3::prelude::*;
@@ -324,17 +324,22 @@ impl Transfer {
 
     /// The number of rows on each side. If a side's size is unknown, it is what its indices need,
     /// or, if these are on the device, what fits into its memory.
-    fn rows_on(&self, gpu: &Gpu, indices: [Option<&Indices<'_>>; 2]) -> PyResult<[u64; 2]> {
+    fn rows_on(&self, gpu: &Gpu, indices: [GivenIndices<'_, '_>; 2]) -> PyResult<[u64; 2]> {
+        let known = KnownMemory::default();
+        let memory = LocatedRanges::new(&known, gpu);
         let (source, destination) = (self.source.addresses(), self.destination.addresses());
         // Sources may overlap each other. What is written overlaps nothing.
         let all = [&source[..], &destination[..]].concat();
         let rows =
-            |side: &Side, addresses: &[u64], neighbours: &[u64], indices: Option<&Indices<'_>>| {
+            |side: &Side, addresses: &[u64], neighbours: &[u64], given: GivenIndices<'_, '_>| {
+                let (at, indices) = given;
                 let fit = match side.rows {
                     Some(rows) => rows,
                     None => {
-                        let needed = indices.map_or(u64::MAX, |indices| indices.needed().1);
-                        rows_that_fit(addresses, side.stride_bytes, neighbours, needed, gpu)
+                        // Those on the device reach as far as their type.
+                        let needed =
+                            indices.map_or(integer_of(at).rows_max(), |indices| indices.needed().1);
+                        rows_that_fit(addresses, side.stride_bytes, neighbours, needed, &memory)
                             .map_err(gather_exception)?
                     }
                 };
@@ -383,6 +388,17 @@ impl Transfer {
 
 /// Indices on a device or in CPU memory: address, number, and bytes of each if on the device.
 type IndicesAt = (u64, usize, Option<u64>);
+
+/// Indices, and those of them that are in CPU memory.
+type GivenIndices<'g, 'a> = (IndicesAt, Option<&'g Indices<'a>>);
+
+/// The integers of indices on a device.
+fn integer_of((_, _, bytes): IndicesAt) -> IndexType {
+    match bytes {
+        Some(4) => IndexType::I32,
+        _ => IndexType::I64,
+    }
+}
 
 /// Indices of 64 bits in CPU memory, or `None` if they are on a device.
 ///
@@ -452,15 +468,16 @@ pub(crate) fn _transfer_rows(
             return transfer.on_cpu(sources, destinations, options);
         };
         let queue = queue_of(device).map_err(device_exception)?;
-        let rows = transfer.rows_on(queue.gpu(), [sources.as_ref(), destinations.as_ref()])?;
+        let given = [
+            (source_indices, sources.as_ref()),
+            (destination_indices, destinations.as_ref()),
+        ];
+        let rows = transfer.rows_on(queue.gpu(), given)?;
         if source_indices.1 == 0 || rows.contains(&0) {
             // No pair has a row on both sides, and empty tensors have no address.
             return Ok(());
         }
-        let pairs = pairs_of(
-            (source_indices, sources.as_ref()),
-            (destination_indices, destinations.as_ref()),
-        )?;
+        let pairs = pairs_of(given)?;
         // SAFETY: the caller's tensors exist until the copy has run: PyTorch reuses a tensor's
         // memory in the order of its streams, and the queue keeps what is pinned. The stream is
         // PyTorch's current one, of the primary context.
@@ -470,12 +487,11 @@ pub(crate) fn _transfer_rows(
 
 /// The pairs of two arrays of indices, each of which is on the device or in CPU memory.
 fn pairs_of<'a>(
-    (source, sources): (IndicesAt, Option<&Indices<'a>>),
-    (destination, destinations): (IndicesAt, Option<&Indices<'a>>),
+    [(source, sources), (destination, destinations)]: [GivenIndices<'_, 'a>; 2],
 ) -> PyResult<(PairsAt, QueuedPairs<'a>)> {
-    let integer = match source.2.or(destination.2) {
-        Some(4) => IndexType::I32,
-        _ => IndexType::I64,
+    let integer = match source.2 {
+        None => integer_of(destination),
+        Some(_) => integer_of(source),
     };
     let at = |(address, count, _): IndicesAt| (address, count as u64);
     let pairs = PairsAt::split(integer, at(source), at(destination)).map_err(gather_exception)?;

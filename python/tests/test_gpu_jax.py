@@ -88,9 +88,25 @@ def test_what_cannot_be_used_is_refused_before_it_runs():
     ]:
         with pytest.raises(InvalidArgumentError, match=words):
             jax.jit(call)()
-    if not jax.config.read("jax_enable_x64"):
+    if not jax.config.jax_enable_x64:
         with pytest.raises(InvalidArgumentError, match="jax_enable_x64"):
             gpu_jax.find(new_table("float64"), keys)
+
+
+@pytest.mark.skipif(jax.config.jax_enable_x64, reason="integers have 64 bits")
+def test_numbers_that_32_bits_do_not_hold_are_refused():
+    table, rows = new_table(), ones(2, 4)
+    for wide in (2**31, -(2**31) - 1):
+        keys = np.array([1, wide])
+        with pytest.raises(InvalidArgumentError, match="`keys` beyond 32 bits"):
+            gpu_jax.find(table, keys)
+        with pytest.raises(InvalidArgumentError, match="`scores` beyond 32 bits"):
+            gpu_jax.insert_or_assign(table, np.arange(2), rows, keys)
+    keys = np.array([2**31 - 1, -(2**31)])
+    gpu_jax.insert_or_assign(table, keys, rows)
+    assert gpu_jax.find(table, keys)[1].all()
+    jax.effects_barrier()
+    assert table.contains(keys).all()
 
 
 def test_the_example_of_the_module_runs():

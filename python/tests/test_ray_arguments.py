@@ -57,6 +57,12 @@ def test_a_running_table_refuses_other_arguments_and_names_both_values(
         again(shards=4)
 
 
+def test_shards_are_not_given_a_share_of_their_nodes_memory(tmp_path, sharded):  # noqa: F811
+    with pytest.raises(errors.InvalidArgumentError, match="give each a size"):
+        sharded(4, name="greedy", path=tmp_path, memory="auto")
+    assert not any(tmp_path.iterdir())
+
+
 _AFTER_SHUTDOWN = """
 import sys
 import numpy as np, ray

@@ -37,4 +37,7 @@ pub struct PointerAttributes {
     pub device_address: u64,
     /// First address and length of the surrounding memory, if known.
     pub range: Option<(u64, u64)>,
+    /// Whether the range may be a piece of memory that goes on behind it: memory of a device that
+    /// was mapped (`cuMemMap`) or is a pool's. Any other range is an allocation of its own.
+    pub is_piece: bool,
 }

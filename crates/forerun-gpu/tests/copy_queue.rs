@@ -17,7 +17,7 @@ use fake_calls::{
 use fake_driver::has_fake_driver;
 use forerun_gpu::gather::{
     BATCH_ROW_BYTES_MIN, CopyQueue, CountAt, IndexType, MapAt, MapUpdate, QueuedCopy, QueuedPairs,
-    cpu,
+    Request, cpu,
 };
 use forerun_gpu::{DeviceBuffer, GpuError, HostMemory, Stream};
 use pools::{Captured, NOWHERE, Pools, ROW_BYTES, ROWS, bytes_of, on_device};
@@ -348,6 +348,20 @@ fn a_full_ring_waits_for_its_oldest_launch() {
     assert_eq!(faults(), "");
 }
 
+/// Copies so many rows on a stream.
+fn copy_on(queue: &CopyQueue, request: &Request, stream: &Stream, count: i64) {
+    let pairs: Vec<i64> = (0..2 * count).map(|at| at / 2 % ROWS as i64).collect();
+    let pairs = cpu::Pairs::interleaved(cpu::Indices::I64(&pairs)).unwrap();
+    let copy = QueuedCopy {
+        request: request.clone(),
+        within_device: false,
+        pairs: QueuedPairs::Copied(pairs),
+        kept: None,
+    };
+    // SAFETY: as in `Pools::enqueue`.
+    unsafe { queue.enqueue(stream, copy) }.unwrap();
+}
+
 #[test]
 fn a_stream_that_is_late_neither_fills_the_ring_nor_delays_others() {
     let name = "a_stream_that_is_late_neither_fills_the_ring_nor_delays_others";
@@ -356,19 +370,9 @@ fn a_stream_that_is_late_neither_fills_the_ring_nor_delays_others() {
     }
     let pools = Pools::new(ROW_BYTES, 1);
     let (late, other) = (&pools.stream, Stream::new(&pools.gpu).unwrap());
+    let request = pools.request(NOWHERE, false);
     // Each call needs a mebibyte of the 64 that a ring may have.
-    let pairs: Vec<i64> = (0..2 * 40_000).map(|at| at / 2 % ROWS as i64).collect();
-    let copy = |stream: &Stream| {
-        let pairs = cpu::Pairs::interleaved(cpu::Indices::I64(&pairs)).unwrap();
-        let copy = QueuedCopy {
-            request: pools.request(NOWHERE, false),
-            within_device: false,
-            pairs: QueuedPairs::Copied(pairs),
-            kept: None,
-        };
-        // SAFETY: as in `Pools::enqueue`.
-        unsafe { pools.queue.enqueue(stream, copy) }.unwrap();
-    };
+    let copy = |stream: &Stream| copy_on(&pools.queue, &request, stream, 40_000);
     copy(late);
     let of_late = calls_on_streams()[0].1;
     copy(&other);
@@ -390,6 +394,60 @@ fn a_stream_that_is_late_neither_fills_the_ring_nor_delays_others() {
     copy(late);
     let late_calls = ["wait", "launch", "record"].map(|word| (word.to_owned(), of_late));
     assert_eq!(calls_on_streams(), late_calls);
+    finish();
+    drop(pools);
+    assert_eq!(faults(), "");
+}
+
+#[test]
+fn memory_is_not_freed_while_another_stream_is_late() {
+    if !has_fake_driver("memory_is_not_freed_while_another_stream_is_late", &[]) {
+        return;
+    }
+    let pools = Pools::new(ROW_BYTES, 1);
+    let other = Stream::new(&pools.gpu).unwrap();
+    let request = pools.request(NOWHERE, false);
+    let copy = |stream: &Stream, count| copy_on(&pools.queue, &request, stream, count);
+    copy(&pools.stream, 40_000);
+    for _ in 0..63 {
+        copy(&other, 40_000);
+    }
+    other.synchronize().unwrap();
+    let before = allocated();
+    // A smaller call takes a piece of a mebibyte, and a larger one a new piece.
+    copy(&other, 100);
+    assert_eq!(allocated(), before);
+    copy(&other, 100_000);
+    assert_eq!(allocated(), before + 1);
+    finish();
+    copy(&other, 200_000);
+    assert!(allocated() > before + 2);
+    finish();
+    drop(pools);
+    assert_eq!(faults(), "");
+}
+
+#[test]
+fn a_thread_does_not_wait_for_the_stream_that_another_has_by_the_same_handle() {
+    let name = "a_thread_does_not_wait_for_the_stream_that_another_has_by_the_same_handle";
+    if !has_fake_driver(name, &[]) {
+        return;
+    }
+    let pools = Pools::new(ROW_BYTES, 1);
+    // SAFETY: it is `CU_STREAM_PER_THREAD`.
+    let own = unsafe { Stream::borrowed(&pools.gpu, std::ptr::without_provenance_mut(2)) };
+    let (queue, request) = (&pools.queue, &pools.request(NOWHERE, false));
+    let copy = || copy_on(queue, request, &own, 40_000);
+    for _ in 0..64 {
+        copy();
+    }
+    calls();
+    std::thread::scope(|scope| {
+        scope.spawn(copy);
+    });
+    assert_eq!(calls(), "launch record");
+    copy();
+    assert_eq!(calls(), "wait launch record");
     finish();
     drop(pools);
     assert_eq!(faults(), "");

@@ -106,6 +106,10 @@ class ShardedTable:
             refused.add("evict_strategy")
         if refused:
             raise InvalidArgumentError(f"a sharded table takes no {', '.join(sorted(refused))}")
+        if options.get("memory") == "auto":
+            raise InvalidArgumentError(
+                "each shard would take half of its node's memory: give each a size by `memory`"
+            )
         if "/" in name or not name:
             raise InvalidArgumentError(f"`name` must be a word without a slash, not {name!r}")
         # A bad argument is an error here, and not in each shard.

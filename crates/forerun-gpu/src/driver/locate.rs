@@ -16,6 +16,7 @@ impl Gpu {
         let mut start = 0u64;
         let mut len = 0usize;
         let mut seen = 0u64;
+        let mut is_own = 0u32;
         let mut attributes = [
             Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
             Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -23,18 +24,22 @@ impl Gpu {
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
             Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+            // Whether other processes can open it by `cuIpcGetMemHandle`, as each allocation of
+            // `cuMemAlloc`, but nothing that was mapped or is a pool's.
+            Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
         ];
-        let mut places: [*mut c_void; 6] = [
+        let mut places: [*mut c_void; 7] = [
             (&raw mut memory_type).cast(),
             (&raw mut ordinal).cast(),
             (&raw mut managed).cast(),
             (&raw mut start).cast(),
             (&raw mut len).cast(),
             (&raw mut seen).cast(),
+            (&raw mut is_own).cast(),
         ];
         // Unlike the call for one attribute, this one leaves zeros for addresses that the driver
         // does not know.
-        // SAFETY: there are six attributes, each with a place of the size that its documentation
+        // SAFETY: there are seven attributes, each with a place of the size that its documentation
         // gives.
         check("cuPointerGetAttributes", unsafe {
             sys::cuPointerGetAttributes(
@@ -62,6 +67,7 @@ impl Gpu {
             memory,
             device_address,
             range: (inside && memory != MemoryType::Pageable).then_some((start, len)),
+            is_piece: matches!(memory, MemoryType::Device { .. }) && is_own == 0,
         })
     }
 }

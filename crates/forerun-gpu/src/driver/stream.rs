@@ -134,6 +134,13 @@ impl Stream {
         self.handle.is_null() || self.handle.addr() == LEGACY
     }
 
+    /// Whether its handle names another stream in each thread.
+    pub(crate) fn is_per_thread(&self) -> bool {
+        /// `CU_STREAM_PER_THREAD`.
+        const PER_THREAD: usize = 2;
+        self.handle.addr() == PER_THREAD
+    }
+
     /// Checks that `gpu` is the stream's device.
     pub(crate) fn expect(&self, gpu: &Gpu, what: &'static str) -> Result<(), GpuError> {
         self.gpu.expect(gpu, what)

@@ -43,11 +43,13 @@ impl Locate for KnownMemory {
                 memory,
                 device_address: device + (address - start),
                 range: Some((start, len)),
+                is_piece: false,
             },
             None => PointerAttributes {
                 memory: MemoryType::Pageable,
                 device_address: address,
                 range: None,
+                is_piece: false,
             },
         })
     }
@@ -55,7 +57,7 @@ impl Locate for KnownMemory {
 
 /// Answers from a list of buffers, otherwise from another source, which is asked once about each
 /// range of memory. It is for one request: memory may change between requests.
-pub(super) struct LocatedRanges<'a> {
+pub struct LocatedRanges<'a> {
     known: &'a KnownMemory,
     source: &'a dyn Locate,
     /// Ranges that the source has reported, ascending, each with the attributes of its first byte.
@@ -65,7 +67,8 @@ pub(super) struct LocatedRanges<'a> {
 }
 
 impl<'a> LocatedRanges<'a> {
-    pub(super) fn new(known: &'a KnownMemory, source: &'a dyn Locate) -> LocatedRanges<'a> {
+    /// Nothing is found yet.
+    pub fn new(known: &'a KnownMemory, source: &'a dyn Locate) -> LocatedRanges<'a> {
         LocatedRanges {
             known,
             source,
@@ -113,32 +116,61 @@ impl Locate for LocatedRanges<'_> {
     }
 }
 
-/// Whether the second range is a piece of the same device's memory that begins where the first one
-/// ends.
+/// Whether both ranges are pieces of the same device's memory, and the second one begins where the
+/// first one ends.
 fn is_continued(first: &PointerAttributes, second: &PointerAttributes) -> bool {
     let (Some((start, len)), Some((next, _))) = (first.range, second.range) else {
         return false;
     };
-    let is_on_device = matches!(first.memory, MemoryType::Device { .. });
-    is_on_device && first.memory == second.memory && start.checked_add(len) == Some(next)
+    let are_pieces = first.is_piece && second.is_piece;
+    are_pieces && first.memory == second.memory && start.checked_add(len) == Some(next)
 }
 
-/// The end of the memory around an address. Device memory that was mapped piece by piece
-/// (`cuMemMap`, as PyTorch's expandable segments) may be reported piece by piece, so pieces of the
-/// same device that follow without a gap belong to it, up to `wanted`.
+/// The end of the memory around an address, for a span whose size the caller knows. Device memory
+/// that was mapped piece by piece (`cuMemMap`, as PyTorch's expandable segments) may be reported
+/// piece by piece, so whatever of the same device follows without a gap belongs to it, up to
+/// `wanted`.
 pub(super) fn end_of(
+    memory: &dyn Locate,
+    at: &PointerAttributes,
+    range: (u64, u64),
+    wanted: u64,
+) -> Result<u64, GatherError> {
+    let goes_on = matches!(at.memory, MemoryType::Device { .. });
+    end_of_ranges(memory, at, range, wanted, |_| goes_on)
+}
+
+/// Like [`end_of`], for memory whose size nobody knows. An allocation of its own ends it: what
+/// follows may be anybody's.
+pub(super) fn end_of_pieces(
+    memory: &dyn Locate,
+    at: &PointerAttributes,
+    range: (u64, u64),
+    wanted: u64,
+) -> Result<u64, GatherError> {
+    end_of_ranges(memory, at, range, wanted, |next| {
+        at.is_piece && next.is_piece
+    })
+}
+
+fn end_of_ranges(
     memory: &dyn Locate,
     at: &PointerAttributes,
     (start, len): (u64, u64),
     wanted: u64,
+    goes_on: impl Fn(&PointerAttributes) -> bool,
 ) -> Result<u64, GatherError> {
     let mut end = start.saturating_add(len);
-    while end < wanted && matches!(at.memory, MemoryType::Device { .. }) {
+    // The range itself is asked whether it may go on, before the driver is asked about the next.
+    while end < wanted && goes_on(at) {
         let next = memory.locate(end)?;
         match next.range {
             // Of pieces that were found before, the first may be asked for together with others.
             Some((start, len))
-                if start <= end && start.saturating_add(len) > end && next.memory == at.memory =>
+                if start <= end
+                    && start.saturating_add(len) > end
+                    && next.memory == at.memory
+                    && goes_on(&next) =>
             {
                 end = start.saturating_add(len);
             }
@@ -159,7 +191,10 @@ mod tests {
     impl Locate for Counted {
         fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
             self.1.set(self.1.get() + 1);
-            self.0.locate(address)
+            let at = self.0.locate(address)?;
+            // What is mapped piece by piece.
+            let is_piece = (0x1000..0x1200).contains(&address);
+            Ok(PointerAttributes { is_piece, ..at })
         }
     }
 
@@ -174,7 +209,11 @@ mod tests {
         known.add(0x5000, 8, MemoryType::Pinned, 0x7000);
         let ranges = LocatedRanges::new(&known, &source);
         for address in [0x10f0, 0x1000, 0x1100, 0x9010, 0x9000, 0x90ff] {
-            assert_eq!(ranges.locate(address), source.0.locate(address));
+            let [found, direct] = [&ranges as &dyn Locate, &source.0].map(|memory| {
+                let at = memory.locate(address).unwrap();
+                (at.memory, at.device_address, at.range)
+            });
+            assert_eq!(found, direct);
         }
         // Both pieces of the device's memory.
         let at = ranges.locate(0x11ff).unwrap();

@@ -55,7 +55,7 @@ pub use crate::copy_version::{
 pub use crate::gather_error::{GatherError, Operand, Side};
 pub use crate::memory_type::{MemoryType, PointerAttributes};
 pub use copy_queue::{BATCH_ROW_BYTES_MIN, CopyQueue, QueuedCopy, QueuedPairs};
-pub use known_memory::{KnownMemory, Locate};
+pub use known_memory::{KnownMemory, Locate, LocatedRanges};
 pub use launch_checks::{Target, check_request};
 pub use op::{
     DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, copy_within_device, gather,

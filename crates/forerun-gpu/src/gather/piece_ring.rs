@@ -13,14 +13,17 @@
 //! are free in the order of its launches. A new piece is made while all of its size are in flight,
 //! up to [`PINNED_BYTES_MAX`]; beyond that, a call waits for the oldest launch of its own stream.
 //! It never waits for another stream, which may be stalled: if its own has none in flight, it gets
-//! a piece all the same. Pieces of captured launches belong to their graphs and do not count.
+//! a piece all the same. Nor does it free memory while another stream has pieces in flight, because
+//! the driver may wait for the device then; it takes a larger piece instead. Pieces of captured
+//! launches belong to their graphs and do not count.
 
 use crate::driver::{Event, HostMemory, PinnedBuffer, Stream};
 use crate::{Gpu, GpuError};
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
+use std::thread::{self, ThreadId};
 
 /// The maximum of pinned bytes in a ring, unless one call of each stream needs more. 256 KiB are
 /// the indices of 16,384 pairs, and a launch of so many rows takes longer than a call.
@@ -47,12 +50,29 @@ impl Piece {
     }
 }
 
+/// What tells a stream apart from the others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct StreamKey {
+    id: usize,
+    /// Of the streams that each thread has by the same handle.
+    thread: Option<ThreadId>,
+}
+
+impl StreamKey {
+    fn of(stream: &Stream) -> StreamKey {
+        StreamKey {
+            id: stream.id(),
+            thread: stream.is_per_thread().then(|| thread::current().id()),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Pieces {
     /// By size.
     free: BTreeMap<usize, Vec<Piece>>,
     /// By stream, in the order of their launches. No queue is empty.
-    in_flight: BTreeMap<usize, VecDeque<Piece>>,
+    in_flight: HashMap<StreamKey, VecDeque<Piece>>,
     /// Bytes of both.
     bytes: usize,
 }
@@ -66,6 +86,12 @@ impl Pieces {
 
     fn take(&mut self, len: usize) -> Option<Piece> {
         self.free.get_mut(&len)?.pop()
+    }
+
+    /// Takes the smallest free piece that is larger than `len`.
+    fn take_larger(&mut self, len: usize) -> Option<Piece> {
+        let mut larger = self.free.range_mut(len + 1..);
+        larger.find_map(|(_, pieces)| pieces.pop())
     }
 
     /// Frees the pieces whose launches have run, and adds what they kept to a list.
@@ -91,13 +117,18 @@ impl Pieces {
     }
 
     /// Takes the oldest piece that is in flight on a stream.
-    fn oldest_of(&mut self, stream: usize) -> Option<Piece> {
+    fn oldest_of(&mut self, stream: StreamKey) -> Option<Piece> {
         let of_stream = self.in_flight.get_mut(&stream)?;
         let oldest = of_stream.pop_front();
         if of_stream.is_empty() {
             self.in_flight.remove(&stream);
         }
         oldest
+    }
+
+    /// Whether a stream other than this one has pieces in flight.
+    fn others_run(&self, stream: StreamKey) -> bool {
+        self.in_flight.keys().any(|&key| key != stream)
     }
 
     /// Takes the free pieces of another size out of the ring until there is room for `len` bytes.
@@ -160,7 +191,7 @@ impl PieceRing {
             0 => 0,
             bytes => bytes.max(PIECE_BYTES_MIN).next_power_of_two(),
         };
-        let mut piece = match self.free_piece(stream.id(), len)? {
+        let mut piece = match self.free_piece(StreamKey::of(stream), len)? {
             Some(piece) => piece,
             None => self.new_piece(len)?,
         };
@@ -173,7 +204,7 @@ impl PieceRing {
 
     /// Takes a piece whose launch has run. Waits only if the ring is full, for the stream's own
     /// launches.
-    fn free_piece(&self, stream: usize, len: usize) -> Result<Option<Piece>, GpuError> {
+    fn free_piece(&self, stream: StreamKey, len: usize) -> Result<Option<Piece>, GpuError> {
         let returned = locked(&self.shared.returned).replace(Vec::new());
         // Dropped after the lock, because a drop may run anything.
         let mut no_longer_kept = Vec::new();
@@ -190,7 +221,14 @@ impl PieceRing {
             if len == 0 || pieces.bytes + len <= PINNED_BYTES_MAX {
                 return Ok(None);
             }
-            let removed = pieces.shrink(len);
+            let removed = if pieces.others_run(stream) {
+                if let Some(piece) = pieces.take_larger(len) {
+                    return Ok(Some(piece));
+                }
+                Vec::new()
+            } else {
+                pieces.shrink(len)
+            };
             let oldest = if pieces.bytes + len > PINNED_BYTES_MAX {
                 pieces.oldest_of(stream)
             } else {
@@ -290,7 +328,7 @@ impl Taken<'_> {
             let _ = stream.synchronize();
         }
         let mut pieces = locked(&self.ring.shared.pieces);
-        let of_stream = pieces.in_flight.entry(stream.id()).or_default();
+        let of_stream = pieces.in_flight.entry(StreamKey::of(stream)).or_default();
         of_stream.push_back(piece);
         recorded
     }

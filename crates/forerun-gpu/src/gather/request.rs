@@ -51,6 +51,14 @@ impl IndexType {
             IndexType::I64 => 8,
         }
     }
+
+    /// The number of rows that indices reach.
+    pub fn rows_max(&self) -> u64 {
+        match self {
+            IndexType::I32 => 1 << 31,
+            IndexType::I64 => 1 << 63,
+        }
+    }
 }
 
 impl FromStr for IndexType {

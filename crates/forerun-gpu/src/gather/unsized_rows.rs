@@ -11,15 +11,16 @@
 //! An allocator may place many tensors into one allocation of the driver, so the end of the
 //! allocation alone is not enough: the rows of one layer would reach into the next. Nor does a
 //! layer end where an allocation does, because the memory of PyTorch's expandable segments is
-//! mapped in pieces of 2 or 20 MiB, of which the driver may report one.
+//! mapped in pieces of 2 or 20 MiB, of which the driver may report one. An allocation of
+//! `cudaMalloc` is whole, and may have another one behind it.
 
-use super::known_memory::{KnownMemory, Locate, LocatedRanges, end_of};
+use super::known_memory::{Locate, end_of_pieces};
 use crate::gather_error::GatherError;
 
 /// The number of rows, `stride_bytes` apart, that fit into each piece of memory from its address in
 /// `starts` on, but at most `rows_max`, without going beyond the memory there or to an address in
 /// `neighbours`. An address that is itself in `neighbours` is not its own neighbour. Memory of a
-/// device goes on where another piece of it follows without a gap.
+/// device that was mapped piece by piece goes on where another piece follows without a gap.
 ///
 /// ```
 /// use forerun_gpu::gather::{KnownMemory, MemoryType, rows_that_fit};
@@ -43,8 +44,6 @@ pub fn rows_that_fit(
     rows_max: u64,
     memory: &dyn Locate,
 ) -> Result<u64, GatherError> {
-    let known = KnownMemory::default();
-    let memory = LocatedRanges::new(&known, memory);
     let stride_bytes = stride_bytes.max(1);
     let mut neighbours = neighbours.to_vec();
     neighbours.sort_unstable();
@@ -64,7 +63,7 @@ pub fn rows_that_fit(
         let next = neighbours.get(next).copied().unwrap_or(u64::MAX);
         let wanted = start.saturating_add(fewest.saturating_mul(stride_bytes));
         let wanted = wanted.min(next);
-        let end = end_of(&memory, &at, range, wanted)?.min(wanted);
+        let end = end_of_pieces(memory, &at, range, wanted)?.min(wanted);
         fewest = fewest.min(end.saturating_sub(start) / stride_bytes);
     }
     Ok(fewest)
@@ -72,6 +71,7 @@ pub fn rows_that_fit(
 
 #[cfg(test)]
 mod tests {
+    use super::super::known_memory::{KnownMemory, LocatedRanges};
     use super::*;
     use crate::memory_type::{MemoryType, PointerAttributes};
     use std::cell::Cell;
@@ -102,13 +102,17 @@ mod tests {
         assert_eq!(fit(&[layers[0], 0x20_000], &[]), 10);
     }
 
-    /// Counts the questions.
+    /// Memory that is mapped piece by piece. Counts the questions.
     struct Counted(KnownMemory, Cell<u64>);
 
     impl Locate for Counted {
         fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
             self.1.set(self.1.get() + 1);
-            self.0.locate(address)
+            let at = self.0.locate(address)?;
+            Ok(PointerAttributes {
+                is_piece: at.range.is_some(),
+                ..at
+            })
         }
     }
 
@@ -124,7 +128,9 @@ mod tests {
         let layers: [u64; 10] = std::array::from_fn(|layer| 0x10_010 + layer as u64 * 50 * STRIDE);
         let fit = |neighbours: &[u64], rows_max| {
             memory.1.set(0);
-            let rows = rows_that_fit(&layers, STRIDE, neighbours, rows_max, &memory).unwrap();
+            let known = KnownMemory::default();
+            let found = LocatedRanges::new(&known, &memory);
+            let rows = rows_that_fit(&layers, STRIDE, neighbours, rows_max, &found).unwrap();
             (rows, memory.1.get())
         };
         // One question more, whether there is something after the last piece.
@@ -133,6 +139,22 @@ mod tests {
         assert_eq!(fit(&[], u64::MAX), (to_the_end, 41));
         // No more is asked than the rows need: these are in one piece each.
         assert_eq!(fit(&[], 1), (1, 10));
+    }
+
+    #[test]
+    fn rows_do_not_reach_into_the_next_allocation() {
+        let mut memory = KnownMemory::default();
+        let device = MemoryType::Device { ordinal: 0 };
+        memory.add(0x10_000, 0x100, device, 0x10_000);
+        memory.add(0x10_100, 0x100, device, 0x10_100);
+        let known = KnownMemory::default();
+        let found = LocatedRanges::new(&known, &memory);
+        // Also once both were found.
+        for _ in 0..2 {
+            let fit = |start| rows_that_fit(&[start], STRIDE, &[], u64::MAX, &found).unwrap();
+            assert_eq!(fit(0x10_000), 0x100 / STRIDE);
+            assert_eq!(fit(0x10_140), 0xc0 / STRIDE);
+        }
     }
 
     #[test]

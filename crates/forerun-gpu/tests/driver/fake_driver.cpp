@@ -95,7 +95,7 @@ bool fails(const char* function) {
 }
 void called(const char* word, Handle stream) {
     const std::lock_guard<std::mutex> lock(mutex);
-    calls += std::string(word) + ":" + (stream == 0 ? "0" : std::to_string(stream - 0x2000)) + " ";
+    calls += std::string(word) + ":" + std::to_string(stream < 0x2000 ? stream : stream - 0x2000) + " ";
 }
 void enqueue(Handle stream, std::function<void()> work);
 void finish(Handle stream);
@@ -402,6 +402,9 @@ API cuPointerGetAttributes(unsigned count, int* attributes, void** places, uint6
             case 3: *static_cast<uint64_t*>(places[i]) = type == 0 ? 0 : address; break;
             case 8: *static_cast<unsigned*>(places[i]) = 0; break;   // managed
             case 9: *static_cast<int*>(places[i]) = 0; break;        // the device's number
+            case 10:   // an allocation of its own, not a piece
+                *static_cast<unsigned*>(places[i]) = type == 2 && piece_bytes == 0;
+                break;
             case 11: *static_cast<uint64_t*>(places[i]) = start; break;
             case 12: *static_cast<size_t*>(places[i]) = bytes; break;
             default: return invalid_value;

@@ -34,7 +34,7 @@ pub(crate) struct ClientName {
     pub(crate) last_command: LastCommand,
 }
 
-/// The command that a client has sent last. 0: none.
+/// The command that a client has sent last. 0: none, or an unknown one.
 ///
 /// ```text
 ///   bits 15 to 8   the place of its subcommand in the list, plus 1
@@ -68,7 +68,7 @@ impl LastCommand {
         LastCommand(command as u16 + 1)
     }
 
-    /// The command of a request.
+    /// The command of a request. As in Redis, one with an unknown subcommand is none.
     #[inline]
     pub(crate) fn of(spec: &Spec, arguments: &[&[u8]]) -> LastCommand {
         let plain = LastCommand::plain(spec.command);
@@ -78,7 +78,9 @@ impl LastCommand {
                 let place = all.position(|one| {
                     one.of == spec.command && one.name.as_bytes().eq_ignore_ascii_case(word)
                 });
-                LastCommand(plain.0 | place.map_or(0, |place| (place as u16 + 1) << 8))
+                place.map_or(LastCommand::default(), |place| {
+                    LastCommand(plain.0 | (place as u16 + 1) << 8)
+                })
             }
             _ => plain,
         }
@@ -178,7 +180,8 @@ mod tests {
             ("get client", "get"),
             ("CLIENT List", "client|list"),
             ("slowlog reset", "slowlog|reset"),
-            ("CONFIG foo", "config"),
+            ("CONFIG foo", "NULL"),
+            ("COMMAND", "command"),
             ("watch a", "watch"),
         ] {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();

@@ -21,8 +21,6 @@ pub(crate) const EXPIRE_NX: &str =
 pub(crate) const DISABLED: &str = "ERR this command is disabled by the server's options";
 pub(crate) const FIELDS_COUNT: &str =
     "ERR numfields should be greater than 0 and match the provided number of fields";
-pub(crate) const FIELDS_MISSING: &str =
-    "ERR Mandatory argument FIELDS is missing or not at the right position";
 pub(crate) const FIELDS_TOO_LARGE: &str =
     "ERR the answer repeats fields and is larger than this server allows";
 pub(crate) const FREQ_NOT_TRACKED: &str = "ERR An LFU maxmemory policy is not selected, \

@@ -48,6 +48,30 @@ impl Decimal {
     }
 }
 
+/// A size with Redis' units: `1k` is 1,000 bytes, `1kb` 1,024.
+pub(crate) fn memory_bytes(text: &[u8]) -> Option<usize> {
+    let end = text
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let factor = match unit.to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1_000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return None,
+    };
+    std::str::from_utf8(digits)
+        .ok()?
+        .parse::<usize>()
+        .ok()?
+        .checked_mul(factor)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -88,6 +112,22 @@ mod tests {
         assert_eq!(parse_cursor(b"007"), Some(7));
         for text in ["", "+", "-1", "a", "1 ", "18446744073709551616"] {
             assert_eq!(parse_cursor(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_redis_units() {
+        for (text, bytes) in [
+            ("1048576", Some(1 << 20)),
+            ("1k", Some(1_000)),
+            ("2kb", Some(2_048)),
+            ("3MB", Some(3 << 20)),
+            ("1gb", Some(1 << 30)),
+            ("lots", None),
+            ("", None),
+            ("kb", None),
+        ] {
+            assert_eq!(memory_bytes(text.as_bytes()), bytes, "{text}");
         }
     }
 }

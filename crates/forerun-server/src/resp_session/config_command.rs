@@ -4,7 +4,8 @@ use forerun_cache::{Cache, WhenFull};
 
 use crate::resp::error_texts as texts;
 use crate::resp::glob::Pattern;
-use crate::resp::integers::parse_i64;
+use crate::resp::inert_settings::InertSettings;
+use crate::resp::integers::memory_bytes;
 use crate::shared::Shared;
 
 use super::call::Call;
@@ -91,11 +92,10 @@ impl Call<'_, '_> {
         let is_limit = |name: &[u8]| name.eq_ignore_ascii_case(b"maxmemory");
         for pair in pairs.clone() {
             if let Some(place) = inert.find(pair[0]) {
-                let Some(number) = parse_i64(pair[1]) else {
-                    return self
-                        .refuse_setting(pair[0], "argument couldn't be parsed into an integer");
-                };
-                inert_numbers.push((place, number));
+                match InertSettings::parse(place, pair[1]) {
+                    Ok(number) => inert_numbers.push((place, number)),
+                    Err(reason) => return self.refuse_setting(pair[0], &reason),
+                }
                 continue;
             }
             let value_of = |name: &[u8]| {
@@ -137,34 +137,9 @@ impl Call<'_, '_> {
     }
 }
 
-/// A size with Redis' units: `1k` is 1,000 bytes, `1kb` 1,024.
-fn memory_bytes(text: &[u8]) -> Option<usize> {
-    let end = text
-        .iter()
-        .position(|byte| !byte.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    let factor = match unit.to_ascii_lowercase().as_slice() {
-        b"" | b"b" => 1,
-        b"k" => 1_000,
-        b"kb" => 1 << 10,
-        b"m" => 1_000_000,
-        b"mb" => 1 << 20,
-        b"g" => 1_000_000_000,
-        b"gb" => 1 << 30,
-        _ => return None,
-    };
-    std::str::from_utf8(digits)
-        .ok()?
-        .parse::<usize>()
-        .ok()?
-        .checked_mul(factor)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::test_client::{TestClient, converse};
-    use super::*;
 
     #[test]
     fn settings_without_an_effect_keep_the_number_they_are_given() {
@@ -199,18 +174,50 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_redis_units() {
-        for (text, bytes) in [
-            ("1048576", Some(1 << 20)),
-            ("1k", Some(1_000)),
-            ("2kb", Some(2_048)),
-            ("3MB", Some(3 << 20)),
-            ("1gb", Some(1 << 30)),
-            ("lots", None),
-            ("", None),
-            ("kb", None),
+    fn settings_without_an_effect_take_what_redis_takes() {
+        let mut client = TestClient::new();
+        for (name, value) in [
+            ("hash-max-listpack-value", "1kb"),
+            ("zset-max-ziplist-value", "9223372036854775807"),
+            ("list-max-listpack-size", "-100"),
+            ("slowlog-log-slower-than", "-1"),
+            ("hash-max-ziplist-entries", "9223372036854775807"),
         ] {
-            assert_eq!(memory_bytes(text.as_bytes()), bytes, "{text}");
+            assert_eq!(client.ask(&format!("CONFIG SET {name} {value}")), "+OK");
+        }
+        let found = client.ask("CONFIG GET hash-max-listpack-value");
+        assert!(found.ends_with("1024"), "{found}");
+        let memory = "must be a memory value";
+        let number = "couldn't be parsed into an integer";
+        let long = "must be between 0 and 9223372036854775807 inclusive";
+        for (name, value, reason) in [
+            ("hash-max-listpack-value", "x", memory),
+            ("hash-max-ziplist-value", "-1", memory),
+            ("zset-max-listpack-value", "9223372036854775808", long),
+            ("set-max-listpack-value", "1kb", number),
+            ("set-max-listpack-value", "-1", long),
+            ("slowlog-max-len", "-1", long),
+            (
+                "slowlog-log-slower-than",
+                "-2",
+                "must be between -1 and 9223372036854775807 inclusive",
+            ),
+            (
+                "list-compress-depth",
+                "2147483648",
+                "must be between 0 and 2147483647 inclusive",
+            ),
+            (
+                "list-max-ziplist-size",
+                "2147483648",
+                "must be between -2147483648 and 2147483647 inclusive",
+            ),
+        ] {
+            let refused = format!(
+                "-ERR CONFIG SET failed (possibly related to argument '{name}') - argument {reason}"
+            );
+            let answer = client.ask(&format!("CONFIG SET {name} {value}"));
+            assert_eq!(answer, refused);
         }
     }
 }

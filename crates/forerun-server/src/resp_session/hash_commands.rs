@@ -20,7 +20,7 @@ use super::read_answers::FIELDS_BYTES_MAX;
 use super::string_commands::in_place_of;
 
 /// What a field that `HRANDFIELD` repeats counts beside its own bytes.
-const REPEATED_FIELD_BYTES: usize = 16;
+pub(super) const REPEATED_FIELD_BYTES: usize = 16;
 
 /// The new bytes of a hash. Without a field, the key goes.
 ///
@@ -49,14 +49,16 @@ fn fields_of<'g>(old: Option<&Item<'g>>) -> Result<Hash<'g>, Refusal> {
 /// A field and its value.
 type Pair<'g> = (&'g [u8], &'g [u8]);
 
-/// Draws `count` different pairs. If it is negative, draws as many that may repeat.
+/// Draws `count` different pairs. If it is negative, draws as many that may repeat, and adds their
+/// bytes, as `bytes_of` counts them, to the work.
 ///
 /// # Errors
-/// Pairs that may repeat have more bytes than this, as `bytes_of` counts them.
+/// Pairs that may repeat have more than `bytes_max` bytes.
 fn drawn<'g>(
     mut pairs: Vec<Pair<'g>>,
     count: i64,
     bytes_max: usize,
+    work_bytes: &mut usize,
     bytes_of: impl Fn(Pair<'g>) -> usize,
 ) -> Result<Vec<Pair<'g>>, Refusal> {
     let mut random = random_seed();
@@ -77,7 +79,9 @@ fn drawn<'g>(
             break;
         }
         let pair = pairs[below(len)];
-        bytes += bytes_of(pair) + REPEATED_FIELD_BYTES;
+        let more = bytes_of(pair) + REPEATED_FIELD_BYTES;
+        bytes += more;
+        *work_bytes += more;
         if bytes > bytes_max {
             return Err(texts::FIELDS_TOO_LARGE);
         }
@@ -153,7 +157,7 @@ impl Call<'_, '_> {
     /// `HGETDEL key FIELDS count field …`.
     pub(super) fn hgetdel(&mut self) -> Result<(), Refusal> {
         if !self.is_word(2, "fields") {
-            return Err(texts::FIELDS_MISSING);
+            return Err(texts::SYNTAX);
         }
         let fields = self.arguments.get(4..).unwrap_or_default();
         if usize::try_from(self.integer(3)?) != Ok(fields.len()) {
@@ -252,7 +256,9 @@ impl Call<'_, '_> {
             return Ok(());
         };
         let bytes_max = hash_bytes.max(FIELDS_BYTES_MAX);
-        let pairs = drawn(hash.iter().collect(), count, bytes_max, |pair| {
+        let pairs: Vec<_> = hash.iter().collect();
+        let work_bytes = &mut self.context.work_bytes;
+        let pairs = drawn(pairs, count, bytes_max, work_bytes, |pair| {
             pair.0.len() + if has_values { pair.1.len() } else { 0 }
         })?;
         let are_nested = has_values && self.protocol == RespVersion::Resp3;
@@ -369,10 +375,9 @@ mod tests {
                     "HGETDEL h FIELDS x c",
                     "-ERR value is not an integer or out of range",
                 ),
-                (
-                    "HGETDEL h FIELD 1 c",
-                    "-ERR Mandatory argument FIELDS is missing or not at the right position",
-                ),
+                ("HGETDEL h FIELDS 1 c d", count),
+                ("HGETDEL h FIELD 1 c", "-ERR syntax error"),
+                ("HGETDEL h c FIELDS 1 c", "-ERR syntax error"),
                 (
                     "HGETDEL h FIELDS 1",
                     "-ERR wrong number of arguments for 'hgetdel' command",

@@ -242,6 +242,30 @@ fn a_hash_has_at_most_4_mib() {
 }
 
 #[test]
+fn repeated_fields_of_a_transaction_count_as_work_and_are_not_drawn_for_nobody() {
+    let mut client = TestClient::new();
+    let mut other = client.another();
+    client.ask("HSET h a 1");
+    let mut exec = |times: usize, command: &str| {
+        client.ask("MULTI");
+        for _ in 0..times {
+            client.ask(command);
+        }
+        client.send(&request(&[b"EXEC"]))
+    };
+    let refused = exec(200, "HRANDFIELD h -61680");
+    assert!(refused.starts_with(b"-EXECABORT"));
+    // After these, the answers are so long that the client gets none.
+    other.ask("DEL h");
+    other.ask_words(&[b"HSET", b"h", &vec![b'f'; 1000], b"1"]);
+    assert!(exec(500, "HRANDFIELD h -1000").len() < 70 << 20);
+    let calls = other.ask("INFO commandstats");
+    let calls = calls.split("cmdstat_hrandfield:calls=").nth(1);
+    let calls = calls.and_then(|text| text.split(',').next()?.parse::<u32>().ok());
+    assert!((60..80).contains(&calls.unwrap_or(0)), "{calls:?}");
+}
+
+#[test]
 fn a_transaction_that_would_take_long_is_refused_as_a_whole() {
     let mut client = TestClient::new();
     client.ask_words(&[b"HSET", b"h", b"f", &vec![b'v'; 1_000_000]]);

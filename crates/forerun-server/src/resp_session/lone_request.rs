@@ -114,9 +114,10 @@ impl RespSession {
         scratch: &mut RespScratch,
     ) -> Step {
         let spec = find(arguments.first().copied().unwrap_or_default());
-        if let Some(spec) = spec {
-            self.login.note(LastCommand::of(spec, arguments));
-        }
+        let last = spec.map_or(LastCommand::default(), |spec| {
+            LastCommand::of(spec, arguments)
+        });
+        self.login.note(last);
         let refusal = match spec {
             None => Some(texts::unknown_command(arguments)),
             Some(spec) if spec.command == Command::Exec && arguments.len() > 1 => {

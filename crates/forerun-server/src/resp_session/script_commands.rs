@@ -120,17 +120,19 @@ impl<'a> Call<'a, '_> {
             }
             Script::SetExpiringHash => {
                 let expiry = match parse_i64(arguments[2]) {
-                    Some(-1) => None,
+                    Some(-1) => Ok(None),
                     // As with EXPIRE, the key goes.
-                    Some(..=0) => Some(Expiry::AtMs(0)),
-                    _ => Some(positive_time(self, TimeUnit::SECONDS, arguments[2])?),
+                    Some(..=0) => Ok(Some(Expiry::AtMs(0))),
+                    _ => positive_time(self, TimeUnit::SECONDS, arguments[2]).map(Some),
                 };
                 let pairs = [
                     (&b"absexp"[..], arguments[0]),
                     (b"sldexp", arguments[1]),
                     (b"data", arguments[3]),
                 ];
-                self.set_fields(keys[0], &pairs, expiry)?;
+                // Lua has set the fields when it comes to a wrong time.
+                self.set_fields(keys[0], &pairs, expiry.ok().flatten())?;
+                expiry?;
                 self.number(1);
             }
         }

@@ -326,6 +326,11 @@ fn the_scripts_of_frameworks() {
         "*3\r\n$2\r\n-1\r\n$3\r\n600\r\n$4\r\ndata"
     );
     assert_eq!(client.ask("TTL h"), ":60");
+    let wrong = client.ask_words(&[b"EVAL", hash, b"1", b"h", b"-1", b"600", b"x", b"new"]);
+    assert_eq!(wrong, "-ERR value is not an integer or out of range");
+    // The fields are set before the time turns out to be wrong.
+    assert_eq!(client.ask("HGET h data"), "$3\r\nnew");
+    assert_eq!(client.ask("TTL h"), ":60");
     let past = client.ask_words(&[b"EVAL", hash, b"1", b"h", b"-1", b"600", b"0", b"data"]);
     assert_eq!(
         (past.as_str(), client.ask("EXISTS h")),

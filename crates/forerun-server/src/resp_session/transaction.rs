@@ -19,7 +19,7 @@ use forerun_cache::{Cache, CacheKeyspace};
 
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
-use crate::resp::command_spec::{Command, Flags};
+use crate::resp::command_spec::{Command, Flags, Spec};
 use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
 use crate::resp::read_spans::RespScratch;
@@ -107,6 +107,11 @@ impl Watched {
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes
     }
+}
+
+/// Whether a command has no effect but its answer, which may be much longer than the command.
+fn only_answers(spec: &Spec) -> bool {
+    spec.flags.has(Flags::LOOKUP) || spec.command == Command::Hrandfield
 }
 
 fn version(cache: &Cache, key: &[u8]) -> Option<Version> {
@@ -202,7 +207,7 @@ impl RespSession {
             let mut arguments = recycle(mem::take(&mut scratch.arguments));
             next.fill(&mut arguments);
             match find(arguments.first().copied().unwrap_or_default()) {
-                Some(spec) if cut.is_some() && spec.flags.has(Flags::LOOKUP) => {}
+                Some(spec) if cut.is_some() && only_answers(spec) => {}
                 Some(spec) => self.execute_queued(Call {
                     keyspace: self.keyspace(context.cache),
                     context: &mut *context,

@@ -16,6 +16,10 @@ use crate::resp::arguments::{Arguments, LargeArgument};
 use crate::resp::command_spec::{Command, Flags, Spec};
 use crate::resp::command_table::find;
 use crate::resp::integers::parse_i64;
+use crate::resp::parse::BULK_BYTES_MAX;
+
+use super::hash_commands::REPEATED_FIELD_BYTES;
+use super::read_answers::FIELDS_BYTES_MAX;
 
 /// A transaction that goes over more bytes of items than this is refused. It takes about a tenth of
 /// a second.
@@ -65,8 +69,8 @@ impl<'a> Size<'a> {
             Command::Setrange => {
                 let offset = parse_i64(argument(2)).and_then(|offset| usize::try_from(offset).ok());
                 let end = offset.unwrap_or(0).saturating_add(argument(3).len());
-                // Otherwise the command is refused.
-                if end <= item_bytes_max {
+                // Otherwise the command changes nothing.
+                if !argument(3).is_empty() && end <= item_bytes_max.min(BULK_BYTES_MAX) {
                     self.bytes = self.bytes.max(end);
                 }
             }
@@ -110,6 +114,19 @@ fn stored_bytes(spec: &Spec, arguments: &Arguments) -> usize {
     given.max().unwrap_or(0).max(computed)
 }
 
+/// How many bytes of repeated fields a command draws from a hash, as far as they do not show in the
+/// answers.
+fn drawn_bytes(spec: &Spec, arguments: &Arguments, hash_bytes: usize) -> usize {
+    let count = arguments.get(2).and_then(parse_i64).unwrap_or(0);
+    if spec.command != Command::Hrandfield || count >= 0 {
+        return 0;
+    }
+    let fields_max = FIELDS_BYTES_MAX / REPEATED_FIELD_BYTES;
+    let fields = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    let has_values = arguments.len() > 3;
+    fields.min(fields_max) * REPEATED_FIELD_BYTES + if has_values { hash_bytes } else { 0 }
+}
+
 /// At most how many bytes of items the commands of a queue go over, as far as they do not show in
 /// the answers.
 pub(super) fn work_bytes(queue: &[Arguments], cache: &Cache) -> usize {
@@ -149,7 +166,7 @@ pub(super) fn work_bytes(queue: &[Arguments], cache: &Cache) -> usize {
         size.bytes = size.bytes.max(strings.get(key).copied().unwrap_or(0));
         size.change(spec, arguments, cache.options().max_item_bytes);
         let bytes = size.bytes;
-        work = work.saturating_add(bytes);
+        work = work.saturating_add(bytes + drawn_bytes(spec, arguments, bytes));
         if let Some(copy) = copy {
             let there = sizes.entry(copy).or_insert_with(|| size_now(copy));
             there.bytes = there.bytes.max(bytes);
@@ -199,6 +216,15 @@ mod tests {
             (&["SETRANGE h 2000 12345"], 2005),
             (&["SETRANGE h 9 12345"], 1000),
             (&["SETRANGE h 4294967295 12345"], 1000),
+            (&["SETRANGE h 536870908 12345"], 1000),
+            (&["SETRANGE h 2000 "], 1000),
+            (&["HRANDFIELD h"], 1000),
+            (&["HRANDFIELD h 61680"], 1000),
+            (&["HRANDFIELD h -100"], 1000 + 1600),
+            (&["HRANDFIELD h -100 WITHVALUES"], 2 * 1000 + 1600),
+            (&["HRANDFIELD h -9223372036854775807"], 1000 + (1 << 20)),
+            (&["HRANDFIELD h -9223372036854775808"], 1000 + (1 << 20)),
+            (&["HRANDFIELD none -5"], 80),
             (&["RENAME h i", "HGET i f"], 2000),
             (&["COPY h i DB 1", "SELECT 1", "COPY i j", "HGET j f"], 3000),
             (&["MOVE h 1", "SELECT 1", "HGET h f"], 2000),

@@ -1,6 +1,6 @@
 //! Generates commands on hashes.
 
-use super::{Generator, Words};
+use super::{Generator, Kind, Words};
 
 /// The maximum number of fields of a command: enough for Redis to store the hash as a table.
 const FIELDS_MAX: usize = 200;
@@ -9,7 +9,7 @@ impl Generator {
     pub(super) fn hash(&mut self) -> Words {
         let key = self.hash_key();
         let of = |name: &str| Words::of(name).add(&key);
-        match self.below(40) {
+        match self.below(42) {
             0..=7 => {
                 let words = of(self.pick(&["HSET", "HSET", "HSET", "HMSET"]));
                 let fields = self.several(FIELDS_MAX, Self::any_field);
@@ -54,8 +54,23 @@ impl Generator {
                 ]);
                 of("HRANDFIELD").add_line(rest)
             }
+            // Redis 7.0 does not know it.
+            39..=40 if self.has(Kind::Valkey) && !self.has(Kind::Redis) => self.hash_deletion(&key),
             _ => of("HSET").add(self.field()),
         }
+    }
+
+    /// `HGETDEL`, mostly with the right number of fields.
+    fn hash_deletion(&mut self, key: &[u8]) -> Words {
+        let fields = self.several(40, Self::any_field);
+        let right = fields.len().to_string();
+        let count = match self.below(8) {
+            0 => self.pick(&["0", "-1", "1", "x", "2147483648"]),
+            _ => right.as_str(),
+        };
+        let word = self.pick(&["FIELDS", "FIELDS", "FIELDS", "fields", "FIELD"]);
+        let words = Words::of("HGETDEL").add(key).add(word).add(count);
+        words.add_all(fields)
     }
 
     /// Mostly a field of few, sometimes one of many.
