@@ -20,7 +20,7 @@ begun only after `jax.effects_barrier()`.
 A callback has its arrays in host memory, to which JAX copies those of a GPU and back. Tables on a
 GPU, whose arrays must not leave it, therefore need a handler of XLA's FFI, which does not exist
 yet; outside of `jax.jit` they take JAX's arrays in place. Without `jax_enable_x64`, keys have 32
-bits, which are widened with their sign.
+bits, which are widened with their sign; NumPy's that need more are refused.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@
 //! longer changes: a put goes to the same memtable, or readers that see it see another memtable
 //! first. Flushes and compactions change nothing for the readers at its read point or later.
 //!
-//! A new memtable takes over the ranges of the one before it that are not revoked, but for those
-//! that no scan has used since that one took them over. At that moment no write is in progress:
-//! whatever was put into the older memtable has revoked its range, or is linked, and the scan that
-//! is still to confirm the range meets it. What is put into the new one finds the ranges there.
-//! Ingested runs come with a memtable that takes over nothing, because their keys revoke nothing.
+//! A new memtable takes over the ranges of the one before it that are not revoked, unless no scan
+//! has used them for long. At that moment no write is in progress: whatever was put into the older
+//! memtable has revoked its range, or is linked, and the scan that is still to confirm the range
+//! meets it. What is put into the new one finds the ranges there. Ingested runs come with a
+//! memtable that takes over nothing, because their keys revoke nothing.
 //!
 //! A put that is in progress while a scan finds a range may have looked too early, and its entry
 //! may be linked too late for the scan. So a range that was found is only shown to the puts. A
@@ -28,7 +28,7 @@
 //! meet then belongs to a put that sees the range. The confirming scan must not meet entries that
 //! are newer than its read point.
 
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -39,6 +39,10 @@ use crate::versions::{ReadPoint, SeekSide};
 
 /// The ranges that a memtable keeps. Another one replaces the one that was found first.
 const RANGES_MAX: usize = if SIMULATED { 3 } else { 64 };
+
+/// A range that no scan has used since so many memtables took it over is forgotten. Meanwhile, scans
+/// may do without because a range deletion covers its keys, until that is in one run with them.
+const UNUSED_MAX: u32 = if SIMULATED { 1 } else { 8 };
 
 /// Ranges with longer bounds are not kept.
 const BOUND_BYTES_MAX: usize = 1 << 10;
@@ -98,9 +102,9 @@ pub(super) struct DeadRange {
     /// Whether a key in it was put. Shared with the ranges that this one was extended from, which a
     /// put may still see.
     is_revoked: Arc<AtomicBool>,
-    /// Whether a scan has skipped or confirmed it since a memtable took it over. Shared as the flag
-    /// above is.
-    is_used: Arc<AtomicBool>,
+    /// How many memtables have taken it over since a scan found, confirmed or skipped it. Shared as
+    /// the flag above is.
+    unused: Arc<AtomicU32>,
     /// Which of all ranges it is, from 1; of a range that was not added yet, which one it extends,
     /// or 0.
     number: u64,
@@ -118,7 +122,7 @@ impl DeadRange {
             found_at,
             skippable: extended.and_then(|of| of.skippable.clone()),
             is_revoked: extended.map_or_else(Arc::default, |of| Arc::clone(&of.is_revoked)),
-            is_used: extended.map_or_else(Arc::default, |of| Arc::clone(&of.is_used)),
+            unused: extended.map_or_else(Arc::default, |of| Arc::clone(&of.unused)),
             number: extended.map_or(0, |of| of.number),
         }
     }
@@ -143,17 +147,17 @@ impl DeadRange {
 
     /// Notes that a scan skips a part of it.
     pub(super) fn note_used(&self) {
-        // Relaxed, all: it only says what is worth keeping, and orders nothing. Mostly it is set.
-        if !self.is_used.load(Ordering::Relaxed) {
-            self.is_used.store(true, Ordering::Relaxed);
+        // Relaxed, also below: it only says what is worth keeping, and orders nothing. Scans by
+        // several threads mostly find it so, and write nothing.
+        if self.unused.load(Ordering::Relaxed) != 0 {
+            self.unused.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Whether it is worth keeping for another memtable: it was used since the last one took it
-    /// over, or no scan has come to use it yet.
+    /// Whether another memtable is to take it over.
     fn is_worth_keeping(&self) -> bool {
-        let was_used = self.is_used.swap(false, Ordering::Relaxed);
-        self.is_valid() && (was_used || self.skippable.is_none())
+        let unused = self.unused.fetch_add(1, Ordering::Relaxed);
+        self.is_valid() && unused < UNUSED_MAX
     }
 
     /// The same range, of which readers from `read_point` on may skip a part.
@@ -293,28 +297,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_taken_over_until_no_scan_uses_it_any_more() {
-        let (order, key) = (KeyOrder::Bytewise, b"key");
+    fn a_range_is_taken_over_until_no_scan_has_used_it_for_long() {
+        let order = KeyOrder::Bytewise;
         let span = Span {
             low: Arc::from(&b"a"[..]),
             high: Arc::from(&b"z"[..]),
         };
-        let after = |before: &DeadRanges| {
-            let ranges = DeadRanges::default();
-            ranges.take_over(before);
+        let find = |ranges: &DeadRanges| ranges.find(&order, b"key");
+        let after_memtables = |mut ranges: DeadRanges, memtables: u32| {
+            for _ in 0..memtables {
+                let next = DeadRanges::default();
+                next.take_over(&ranges);
+                ranges = next;
+            }
             ranges
         };
-        let first = DeadRanges::default();
-        let found = DeadRange::found(span.clone(), ReadPoint::at(1), None);
-        first.add(&order, found);
-        let second = after(&after(&first));
-        let found = second.find(&order, key).expect("no scan has confirmed it");
-        second.confirm(&found.confirmed(span, ReadPoint::at(2)));
-        let third = after(&second);
-        let used = third.find(&order, key).expect("a scan has confirmed it");
-        used.note_used();
-        let fourth = after(&third);
-        assert!(fourth.find(&order, key).is_some(), "a scan has skipped it");
-        assert!(after(&fourth).find(&order, key).is_none());
+        let ranges = DeadRanges::default();
+        ranges.add(
+            &order,
+            DeadRange::found(span.clone(), ReadPoint::at(1), None),
+        );
+        let ranges = after_memtables(ranges, UNUSED_MAX);
+        let found = find(&ranges).expect("it was just found");
+        ranges.confirm(&found.confirmed(span, ReadPoint::at(2)));
+        let ranges = after_memtables(ranges, UNUSED_MAX);
+        find(&ranges).expect("it was confirmed").note_used();
+        let ranges = after_memtables(ranges, UNUSED_MAX);
+        assert!(find(&ranges).is_some(), "it was skipped");
+        let ranges = after_memtables(ranges, 1);
+        assert!(find(&ranges).is_none());
     }
 }

@@ -89,10 +89,12 @@ impl Generator {
                 let len = 1 + self.below(60);
                 let mut bytes: Vec<u8> = (0..len).map(|_| self.below(256) as u8).collect();
                 // It is one line, and no array, whose rest the server would wait for. Redis does
-                // not see the end of a line after a NUL, and Valkey drops the bytes 255.
+                // not see the end of a line after a NUL. Valkey drops the bytes 255, and lets words
+                // go on after a quote.
                 let has_valkey = self.has(Kind::Valkey);
                 for byte in &mut bytes {
-                    if matches!(byte, b'\n' | b'\0') || (has_valkey && *byte == 255) {
+                    let is_left_out = has_valkey && matches!(byte, 255 | b'"' | b'\'');
+                    if matches!(byte, b'\n' | b'\0') || is_left_out {
                         *byte = b' ';
                     }
                 }
