@@ -40,8 +40,9 @@ use crate::versions::{ReadPoint, SeekSide};
 /// The ranges that a memtable keeps. Another one replaces the one that was found first.
 const RANGES_MAX: usize = if SIMULATED { 3 } else { 64 };
 
-/// A range that no scan has used since so many memtables took it over is forgotten. Meanwhile, scans
-/// may do without because a range deletion covers its keys, until that is in one run with them.
+/// A range that no scan has used since so many memtables took it over is forgotten. Meanwhile,
+/// scans may do without because a range deletion covers its keys, until that is in one run with
+/// them.
 const UNUSED_MAX: u32 = if SIMULATED { 1 } else { 8 };
 
 /// Ranges with longer bounds are not kept.

@@ -95,7 +95,8 @@ bool fails(const char* function) {
 }
 void called(const char* word, Handle stream) {
     const std::lock_guard<std::mutex> lock(mutex);
-    calls += std::string(word) + ":" + std::to_string(stream < 0x2000 ? stream : stream - 0x2000) + " ";
+    const Handle number = stream < 0x2000 ? stream : stream - 0x2000;
+    calls += std::string(word) + ":" + std::to_string(number) + " ";
 }
 void enqueue(Handle stream, std::function<void()> work);
 void finish(Handle stream);

@@ -308,8 +308,8 @@ impl State {
         }
     }
 
-    /// Advances the time to the earliest deadline, because no thread can run. Returns false if there
-    /// is none.
+    /// Advances the time to the earliest deadline, because no thread can run. Returns false if
+    /// there is none.
     fn pass_time(&mut self) -> bool {
         self.pass_time_up_to(u64::MAX)
     }
