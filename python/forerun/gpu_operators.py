@@ -46,8 +46,8 @@ def _order_on(device: str) -> Tensor:
         # Made by another thread, which is in no mode. The tensor outlives the inference, the trace
         # or the transform that needs it first, and one that belongs to these fails elsewhere.
         with ThreadPoolExecutor(1) as other:
-            made = other.submit(torch.zeros, 0, device=device).result()
-        _orders.setdefault(device, made)
+            made = other.submit(lambda: torch.zeros(0, device=device))
+        _orders.setdefault(device, made.result())
     return _orders[device]
 
 
@@ -56,7 +56,8 @@ def _order_of(keys: Tensor) -> Tensor:
         raise InvalidArgumentError(
             "a program of torch.export cannot hold a GpuTable, which exists in this process alone"
         )
-    return _order_on(str(keys.device))
+    order: Tensor = _order_on(str(keys.device))
+    return order
 
 
 def _table(number: int) -> GpuTable:
