@@ -19,11 +19,11 @@
 
 use crate::driver::{Event, HostMemory, PinnedBuffer, Stream};
 use crate::{Gpu, GpuError};
+use forerun_core::sync::thread::{self, ThreadId};
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::thread::{self, ThreadId};
 
 /// The maximum of pinned bytes in a ring, unless one call of each stream needs more. 256 KiB are
 /// the indices of 16,384 pairs, and a launch of so many rows takes longer than a call.
