@@ -59,7 +59,8 @@ impl Generator {
                 Words::of(self.pick(&["EXISTS", "EXISTS", "TOUCH"])).add_all(keys)
             }
             15..=18 => Words::of("TYPE").add(self.any_key()),
-            19 if !self.has_expired => Words::of("DBSIZE"),
+            // In a transaction, keys may expire before it is executed.
+            19 if !self.has_expired && !self.in_transaction.contains(&true) => Words::of("DBSIZE"),
             20 => Words::of("RANDOMKEY"),
             21..=22 => Words::of("KEYS").add(self.pattern()),
             23..=24 => {
