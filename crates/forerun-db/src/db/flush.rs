@@ -21,9 +21,9 @@ use forerun_core::sync::{SIMULATED, time};
 use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
-use super::memory::For;
 use super::memtable_set::MemTableSet;
 use super::memtables::Size;
+use super::notify::{For, WriteStall};
 use super::super_version::Table;
 use crate::events::WriteStallReason;
 use crate::ranges::RangeRef;
@@ -50,11 +50,9 @@ impl Inner {
             .try_write_active()
             .unwrap_or_else(|held_for| {
                 let lock = || self.memtables.write_active();
-                self.wait_for_held(held_for, &mut stall, lock)
+                self.wait_for_held(For::Write, held_for, &mut stall, lock)
             });
-        if let Some(stall) = &mut stall {
-            stall.stop_clock();
-        }
+        stall.iter_mut().for_each(WriteStall::stop_clock);
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
             let limit_bytes = active.limit_bytes;

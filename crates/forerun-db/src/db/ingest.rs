@@ -38,8 +38,8 @@ use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
 use crate::tree::build;
 use crate::tree::levels::{Edit, Ingested};
 use crate::tree::limiter::{self, IoClass, RateLimiter};
-use crate::tree::open_runs::{is_out_of_files, threads};
-use crate::tree::parallel::{Threads, in_order};
+use crate::tree::open_runs::{make_in_order, threads};
+use crate::tree::parallel::Threads;
 use crate::tree::place::look_around;
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result, TreeOptions};
@@ -393,21 +393,13 @@ impl Inner {
             let run = Run::open_without_filter(&*self.io, path, *number, order, cache)?;
             Ok(look_around(Arc::new(run), &levels))
         };
-        let mut threads = Threads {
+        let threads = Threads {
             // They wait for the storage, which can sync several files at once.
             count: threads(&self.options, pending.len()),
             name: "forerun-ingest",
             doing: "committing an ingestion",
         };
-        let mut described = Vec::new();
-        loop {
-            let left = described.len()..pending.len();
-            match in_order(left, threads, &describe, &mut described) {
-                // As when a store is opened.
-                Err(error) if threads.count > 1 && is_out_of_files(&error) => threads.count = 1,
-                done => return done.map(|()| described),
-            }
-        }
+        make_in_order(pending.len(), threads, describe)
     }
 }
 

@@ -12,21 +12,12 @@ use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
 use super::memtables::{HeldFor, Reservation, Size};
-use super::notify::WriteStall;
+use super::notify::{For, WriteStall};
 use crate::events::WriteStallReason;
 use crate::{Background, Error, Result};
 
 /// How long a write waits for memory that only readers hold.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// What needs other memtables.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum For {
-    /// A write, whose waits are counted.
-    Write,
-    /// A flush on request.
-    Flush,
-}
 
 impl Inner {
     /// Replaces a memtable set that has no room for `needed_bytes` by an empty one, unless another
@@ -68,10 +59,7 @@ impl Inner {
                 &mut held
             } else {
                 let lock = || self.memtables.write_active();
-                let wait = |held_for| match of {
-                    For::Write => self.wait_for_held(held_for, &mut stall, lock),
-                    For::Flush => lock(),
-                };
+                let wait = |held_for| self.wait_for_held(of, held_for, &mut stall, lock);
                 locked = self.memtables.try_write_active().unwrap_or_else(wait);
                 &mut locked
             };
@@ -139,10 +127,7 @@ impl Inner {
         let begin_stall = || self.begin_stall(WriteStallReason::Memory);
         let read_active = |stall: &mut Option<WriteStall<'a>>| {
             let lock = || self.memtables.read_active();
-            let wait = |held_for| match of {
-                For::Write => self.wait_for_held(held_for, stall, lock),
-                For::Flush => lock(),
-            };
+            let wait = |held_for| self.wait_for_held(of, held_for, stall, lock);
             self.memtables.try_read_active().unwrap_or_else(wait)
         };
         let mut since = None;

@@ -30,6 +30,15 @@ pub(super) struct WriteStall<'a> {
     waited: Option<Duration>,
 }
 
+/// What waits for memtables.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum For {
+    /// A write, whose waits are counted.
+    Write,
+    /// A flush on request.
+    Flush,
+}
+
 impl WriteStall<'_> {
     /// The write waits no more. The listener hears of it when this is dropped.
     pub(super) fn stop_clock(&mut self) {
@@ -66,31 +75,30 @@ impl Inner {
         }
     }
 
-    /// Waits with `lock` for memtables that another write replaces or adds, or that this write is
-    /// to. A wait of about as long as a sync takes is counted; it has no events, as none for the
-    /// log has.
-    pub(super) fn wait_for_switch<T>(&self, lock: impl FnOnce() -> T) -> T {
-        let begun = time::now();
-        let locked = lock();
-        self.counters.count_switch(time::elapsed(begun));
-        locked
-    }
-
-    /// Waits with `lock` for memtables that another thread holds. If that flushes meanwhile, the
-    /// write is stalled for the reason why, until `stall` is dropped. If the write is stalled
-    /// already, that goes on.
+    /// Waits with `lock` for memtables that another thread holds. If that flushes meanwhile, a
+    /// write is stalled for the reason why, until `stall` is dropped. If it is stalled already,
+    /// that goes on. Otherwise another write replaces or adds memtables, or this one is to: a wait
+    /// of about as long as a sync takes is counted. It has no events, like waits for the log.
     pub(super) fn wait_for_held<'a, T>(
         &'a self,
+        of: For,
         held_for: Option<HeldFor>,
         stall: &mut Option<WriteStall<'a>>,
         lock: impl FnOnce() -> T,
     ) -> T {
-        match held_for {
+        match (of, held_for) {
+            (For::Flush, _) => lock(),
             _ if stall.is_some() => lock(),
-            None => self.wait_for_switch(lock),
-            Some(held_for) => {
+            (For::Write, Some(held_for)) => {
+                // The listener is called without the lock, so that it delays no other thread.
                 *stall = Some(self.begin_stall(held_for.into()));
                 lock()
+            }
+            (For::Write, None) => {
+                let begun = time::now();
+                let locked = lock();
+                self.counters.count_switch(time::elapsed(begun));
+                locked
             }
         }
     }

@@ -19,7 +19,7 @@ use super::batch_parts::{Fits, Part, prepare};
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{MemTableSet, Needed, empty_table_bytes};
 use super::memtables::HeldFor;
-use super::notify::WriteStall;
+use super::notify::{For, WriteStall};
 use crate::panics;
 use crate::{Access, Durability, Error, Op, Result, WriteBatch};
 
@@ -312,19 +312,13 @@ impl Inner {
     /// them. Otherwise another write is to replace or add one.
     #[cold]
     fn wait_for_active(&self, held_for: Option<HeldFor>) -> Entered<'_> {
-        let Some(held_for) = held_for else {
-            return Entered {
-                active: self.wait_for_switch(|| self.memtables.read_active()),
-                _stall: None,
-            };
-        };
-        // The listener is called without the lock, so that it delays no other thread.
-        let mut stall = self.begin_stall(held_for.into());
-        let active = self.memtables.read_active();
-        stall.stop_clock();
+        let mut stall = None;
+        let lock = || self.memtables.read_active();
+        let active = self.wait_for_held(For::Write, held_for, &mut stall, lock);
+        stall.iter_mut().for_each(WriteStall::stop_clock);
         Entered {
             active,
-            _stall: Some(stall),
+            _stall: stall,
         }
     }
 

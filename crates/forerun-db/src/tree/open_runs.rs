@@ -64,8 +64,7 @@ pub(crate) fn open_runs(
                 .map(|record| (record, order, true)),
         );
     }
-    let mut opened = Vec::new();
-    let mut threads = Threads {
+    let threads = Threads {
         count: threads(options, named.len() / RUNS_PER_THREAD),
         name: "forerun-open",
         doing: "opening a store",
@@ -80,15 +79,7 @@ pub(crate) fn open_runs(
         };
         Ok((run, tombstones))
     };
-    loop {
-        match in_order(opened.len()..named.len(), threads, &open, &mut opened) {
-            // A file that another thread reads cannot be closed for one. Try again without others.
-            Err(error) if threads.count > 1 && is_out_of_files(&error) => threads.count = 1,
-            Err(error) => return Err(error),
-            Ok(()) => break,
-        }
-    }
-    let mut opened = opened.into_iter();
+    let mut opened = make_in_order(named.len(), threads, open)?.into_iter();
     let of_keyspace = |(keyspace, order): &(&Keyspace, KeyOrder)| {
         let levels = keyspace.levels.iter().enumerate();
         let levels = levels.flat_map(|(level, records)| records.iter().map(move |_| level));
@@ -171,7 +162,26 @@ pub(crate) fn threads(options: &Options, worthwhile: usize) -> usize {
     worthwhile.min(max_open / 2).clamp(1, THREADS_MAX)
 }
 
-pub(crate) fn is_out_of_files(error: &Error) -> bool {
+/// Calls `make`, which opens files, for each number below `count`. Returns the results in order.
+///
+/// # Errors
+/// Those of [`in_order`].
+pub(crate) fn make_in_order<T: Send>(
+    count: usize,
+    mut threads: Threads,
+    make: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let mut made = Vec::new();
+    loop {
+        match in_order(made.len()..count, threads, &make, &mut made) {
+            // A file that another thread reads cannot be closed for one. Try again without others.
+            Err(error) if threads.count > 1 && is_out_of_files(&error) => threads.count = 1,
+            done => return done.map(|()| made),
+        }
+    }
+}
+
+fn is_out_of_files(error: &Error) -> bool {
     matches!(error, Error::Io { cause, .. } if open_files::is_out_of_files(cause))
 }
 

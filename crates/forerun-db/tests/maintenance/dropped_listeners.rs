@@ -6,12 +6,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, DbEvent, Error, EventListener};
 use testing::hook_io::{Change, HookIo};
-use testing::{STORE, open, small_options};
+use testing::{STORE, open, small_options, wait_for};
 
 /// Closes its store when it is dropped, and panics.
 struct ClosesStore(Arc<Mutex<Option<Db>>>);
@@ -47,17 +46,6 @@ struct Steps {
     is_stalled: AtomicBool,
     is_closed: AtomicBool,
     is_dropped: AtomicBool,
-}
-
-/// Waits for another thread, at most a minute.
-fn wait_for(flag: &AtomicBool) {
-    for _ in 0..60_000 {
-        if flag.load(SeqCst) {
-            return;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    panic!("it never happens");
 }
 
 /// Keeps a write that has waited until the store is closed, and panics when it is dropped.

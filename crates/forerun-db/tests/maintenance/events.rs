@@ -14,7 +14,7 @@ use forerun_db::{
     WriteStallReason,
 };
 use testing::hook_io::{Change, HookIo};
-use testing::{STORE, open, small_options, tiny_options};
+use testing::{STORE, open, small_options, tiny_options, wait_for};
 
 /// Events, and the threads in which they happened.
 #[derive(Clone, Default)]
@@ -61,17 +61,6 @@ impl Received {
         }
         assert!(begun.is_empty(), "{begun:?}");
     }
-}
-
-/// Waits for another thread, at most a minute.
-fn wait_for(flag: &AtomicBool) {
-    for _ in 0..60_000 {
-        if flag.load(SeqCst) {
-            return;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    panic!("it never happens");
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn a_new_memtable_keeps_what_scans_have_found_dead() {
             let key = |number: u32| number.to_be_bytes();
             let put = |number: u32| jobs.put(key(number), b"").unwrap();
             (0..POPS + LENGTH).for_each(put);
-            // It keeps compactions from dropping what is deleted.
+            // It keeps compactions from dropping deleted entries.
             let before = db.snapshot();
             match how {
                 Delete::Key => (0..POPS).for_each(|number| jobs.delete(key(number)).unwrap()),

@@ -228,7 +228,7 @@ fn a_scan_does_not_pass_over_hidden_keys_behind_its_range() {
         let db = open(&FaultIo::new(), &options).unwrap();
         put_all(&db);
         db.flush().unwrap();
-        // It keeps a compaction from dropping what is deleted.
+        // It keeps a compaction from dropping deleted entries.
         let _before = db.snapshot();
         for number in 1..=HIDDEN {
             db.delete(numbered(number)).unwrap();

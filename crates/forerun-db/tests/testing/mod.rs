@@ -11,6 +11,9 @@ pub mod search;
 pub mod watched_io;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
 
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
@@ -28,6 +31,17 @@ pub fn all_cases() -> bool {
 /// turns.
 pub fn seeds(n: u64, all: u64) -> impl Iterator<Item = u64> {
     (0..all).filter(move |seed| all_cases() || seed % 3 == n % 3)
+}
+
+/// Waits for another thread, at most a minute.
+pub fn wait_for(flag: &AtomicBool) {
+    for _ in 0..60_000 {
+        if flag.load(SeqCst) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("it never happens");
 }
 
 /// The directory of the tests' stores.
