@@ -10,6 +10,7 @@ use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -188,7 +189,9 @@ impl Process {
         let start = Instant::now();
         loop {
             self.check()?;
-            let has_ucx = self.ucx.as_ref().is_none_or(|(path, _)| path.exists());
+            // The socket's file is there before connections are accepted.
+            let accepts = |path: &PathBuf| UnixStream::connect(path).is_ok();
+            let has_ucx = self.ucx.as_ref().is_none_or(|(path, _)| accepts(path));
             // The last address that a server opens, if it has two.
             let address = self.addresses.resp.unwrap_or(self.addresses.memcached);
             if has_ucx && TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
