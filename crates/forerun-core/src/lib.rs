@@ -16,7 +16,6 @@
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
 //! - [`size`]: sizes as people write them, such as `2GiB`;
 //! - [`split_mix64`]: a random generator with one word of state;
-//! - [`Stages`]: the turns of a loop that takes a batch through stages;
 //! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
 
 #![cfg_attr(tsan, feature(test))]
@@ -43,7 +42,6 @@ pub mod region;
 mod setters;
 pub mod size;
 mod split_mix;
-mod stages;
 pub mod sync;
 mod touch;
 mod uninhabited_stream;
@@ -68,5 +66,4 @@ pub use process_memory::{
 pub use prometheus_text::prometheus_text;
 pub use region::{Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError};
 pub use split_mix::split_mix64;
-pub use stages::Stages;
 pub use touch::{Touch, suspend, touch};

@@ -5,14 +5,18 @@
 //!   hash    the key's hash           prefetches the bucket's line
 //!   match   tags of the bucket       prefetches the node's lines
 //!   answer  the key, the versions    passes the value on
+//!
+//!   turn    0   1   2  …  12  13  …  24  25
+//!   hash    k0  k1  k2    k12 k13    k24 k25
+//!   match                 k0  k1     k12 k13
+//!   answer                           k0  k1       twelve keys apart, so their misses overlap
 //! ```
 //!
-//! The stages run as one loop over the batch ([`Stages`]), twelve keys apart.
+//! Every key takes the same few steps, so the stages run as one loop over the batch: there is no
+//! barrier between them at which nothing is in flight.
 //!
 //! Keys that the index cannot decide, because it had no memory for all entries, are collected and
 //! searched for in the list together.
-
-use forerun_core::Stages;
 
 use super::arena::Arena;
 use super::descent::{Lookup, find_alone, prefetch_value};
@@ -26,12 +30,12 @@ use super::ordered_search::interleaved;
 use super::skip_list::SkipList;
 use crate::versions::ReadPoint;
 
-/// How many keys a stage is behind the one before.
-const BEHIND: usize = 12;
+/// How many keys a stage runs ahead of the next.
+const AHEAD: usize = 12;
 
 /// Keys between the first stage and the last, rounded up.
 const RING: usize = 32;
-const _: () = assert!(RING > 2 * BEHIND && RING.is_power_of_two());
+const _: () = assert!(RING > 2 * AHEAD && RING.is_power_of_two());
 
 /// Versions that a lookup walks back one by one. If the one that its snapshot sees is older still,
 /// it is searched in the list.
@@ -84,6 +88,7 @@ pub(super) fn find_all<'a, K: BatchKey>(
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
     let arena = list.arena();
+    let len = batch.keys.len();
     let buckets = index.buckets();
     let mut keys = batch.keys_ahead();
     let hash = |key: &[u8]| {
@@ -102,19 +107,20 @@ pub(super) fn find_all<'a, K: BatchKey>(
     let mut ring = [hash(first); RING];
     let mut undecided = [0; UNDECIDED];
     let mut undecided_len = 0;
-    let stages = Stages::new(batch.keys.len(), 3, BEHIND);
-    for turn in stages.turns() {
+    for turn in 0..len + 2 * AHEAD {
         // The first key's turn came before the loop.
         if turn > 0
             && let Some(key) = keys.next()
         {
             ring[turn % RING] = hash(key);
         }
-        if let Some(position) = stages.item(turn, 1) {
+        if let Some(position) = turn.checked_sub(AHEAD)
+            && position < len
+        {
             let key = &mut ring[position % RING];
             key.node = first_match(arena, index, key);
         }
-        if let Some(position) = stages.item(turn, 2) {
+        if let Some(position) = turn.checked_sub(2 * AHEAD) {
             let InFlight { hash, node, .. } = ring[position % RING];
             let (key, read_point) = (batch.key(position), batch.read_point(position));
             let found = match node {

@@ -324,13 +324,13 @@ impl<'a> Node<'a> {
     }
 
     /// Prefetches the lines that a step on `level` reads: that of the link by which the search
-    /// continues, and that of the key's first bytes. (Where nodes are aligned, these are mostly one
-    /// line, and the CPU drops the second request.)
+    /// continues, and that where the key's prefix ends, which may begin in the header's. (Where
+    /// nodes are aligned, these are mostly one line, and the CPU drops the second request.)
     #[inline(always)]
     pub(super) fn prefetch(self, level: usize) {
         let header = self.header.as_ptr();
         prefetch_read(header.cast::<Link>().wrapping_sub(level + 1));
-        prefetch_read(header.wrapping_add(1));
+        prefetch_read(header.cast::<u8>().wrapping_add(HEADER_BYTES + 7));
     }
 
     /// Prefetches the lines of the header and of a key of ordinary length.

@@ -16,7 +16,7 @@ use crate::run::lookup::{Found, ReadContext, find_in};
 use crate::run::plain_lookup::find_by;
 use crate::run::{PageSearch, Probe, Run, RunOptions, RunWriter, SearchKey};
 use crate::tree::levels::Levels;
-use crate::tree::lookup::{self, CHUNK_KEYS, IN_FLIGHT};
+use crate::tree::lookup::{self, BLOCK_KEYS, CHUNK_KEYS, IN_FLIGHT};
 use crate::versions::{Kind, SEQUENCE_MAX, Version};
 use crate::{Error, Result, Values};
 
@@ -36,9 +36,6 @@ pub enum RunLookup {
     /// By a search through the pages from the root.
     Pages(PageSearch),
 }
-
-/// Keys that a batch of page searches probes together.
-const BLOCK_KEYS: usize = 32;
 
 /// Adds an entry, in order.
 pub type Add<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
@@ -200,7 +197,8 @@ impl OneRun {
         Ok(())
     }
 
-    /// [`search`](Self::search) for a batch, with as many lookups in flight as in a store.
+    /// [`search`](Self::search) for a batch, with as many keys in a block and lookups in flight as
+    /// in a store.
     fn search_all(
         &self,
         keys: &[SearchKey<'_>],

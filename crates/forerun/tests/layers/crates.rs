@@ -32,7 +32,6 @@ pub(crate) const CRATES: &[Layers] = &[
             "descriptors",
             "process_memory",
             "size",
-            "stages",
             "pooling",
             "touch",
             "uninhabited_stream",
