@@ -17,7 +17,8 @@
 //! - [`size`]: sizes as people write them, such as `2GiB`;
 //! - [`split_mix64`]: a random generator with one word of state;
 //! - [`Stages`]: the turns of a loop that takes a batch through stages;
-//! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
+//! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace;
+//! - [`start_write_out`]: a file's bytes, begun to be written to the device before a sync.
 
 #![cfg_attr(tsan, feature(test))]
 
@@ -47,6 +48,7 @@ mod stages;
 pub mod sync;
 mod touch;
 mod uninhabited_stream;
+mod write_out;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use cache_padded::CachePadded;
@@ -70,3 +72,4 @@ pub use region::{Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionE
 pub use split_mix::split_mix64;
 pub use stages::Stages;
 pub use touch::{Touch, suspend, touch};
+pub use write_out::start_write_out;

@@ -36,6 +36,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "pooling",
             "touch",
             "uninhabited_stream",
+            "write_out",
         ],
         one_idea: &[],
     },
