@@ -16,7 +16,8 @@
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
 //! - [`size`]: sizes as people write them, such as `2GiB`;
 //! - [`split_mix64`]: a random generator with one word of state;
-//! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
+//! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace;
+//! - [`start_write_out`]: a file's bytes, begun to be written to the device before a sync.
 
 #![cfg_attr(tsan, feature(test))]
 
@@ -45,6 +46,7 @@ mod split_mix;
 pub mod sync;
 mod touch;
 mod uninhabited_stream;
+mod write_out;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use cache_padded::CachePadded;
@@ -67,3 +69,4 @@ pub use prometheus_text::prometheus_text;
 pub use region::{Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError};
 pub use split_mix::split_mix64;
 pub use touch::{Touch, suspend, touch};
+pub use write_out::start_write_out;

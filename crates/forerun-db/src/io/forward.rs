@@ -173,6 +173,12 @@ macro_rules! forward_io {
                 -> std::io::Result<usize>
         }
     };
+    (@start_write_out $how:tt) => {
+        $crate::forward_io! {
+            @fn $how start_write_out(offset: u64, len: u64)
+                -> std::io::Result<()>
+        }
+    };
     (@len $how:tt) => { $crate::forward_io! { @fn $how len() -> std::io::Result<u64> } };
     (@is_empty $how:tt) => { $crate::forward_io! { @fn $how is_empty() -> std::io::Result<bool> } };
     (@set_len $how:tt) => {

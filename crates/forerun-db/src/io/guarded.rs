@@ -70,8 +70,8 @@ impl Io for GuardedIo {
 impl IoFile for GuardedFile {
     crate::forward_io!(
         this => this.0, |name, call| guard(name, call);
-        read_at, read_cached_at, read_once_at, invalidate_cache, write_at, len, is_empty, set_len,
-        sync, try_lock, try_lock_shared, id
+        read_at, read_cached_at, read_once_at, invalidate_cache, write_at, start_write_out, len,
+        is_empty, set_len, sync, try_lock, try_lock_shared, id
     );
 
     fn openings(&self) -> u64 {

@@ -19,6 +19,7 @@ mod os_file;
 pub(crate) mod reads;
 pub(crate) mod reclaim;
 pub(crate) mod replace;
+pub(crate) mod write_out;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -194,6 +195,14 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     /// Writes `bytes` at `offset` and returns the number of bytes written, possibly fewer than
     /// requested.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Asks the system to begin to write `len` bytes at `offset` to stable storage, so that a later
+    /// [`sync`](Self::sync) has less to wait for. It makes nothing durable: if writing fails, that
+    /// sync is what reports it. By default this does nothing.
+    fn start_write_out(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Ok(())
+    }
 
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;

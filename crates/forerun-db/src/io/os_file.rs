@@ -170,6 +170,10 @@ impl IoFile for OsFile {
         FileExt::write_at(&*self.file, bytes, offset)
     }
 
+    fn start_write_out(&self, offset: u64, len: u64) -> io::Result<()> {
+        forerun_core::start_write_out(&*self.file, offset, len)
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }

@@ -146,8 +146,8 @@ impl Io for ReclaimIo {
 impl IoFile for ReclaimFile {
     crate::forward_io!(
         this => this.file;
-        read_at, read_cached_at, read_once_at, invalidate_cache, openings, len, is_empty, try_lock,
-        try_lock_shared, id, shared
+        read_at, read_cached_at, read_once_at, invalidate_cache, openings, start_write_out, len,
+        is_empty, try_lock, try_lock_shared, id, shared
     );
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -16,6 +16,7 @@ use super::codec::Compressor;
 use super::meta::{FOOTER_BYTES, Footer, RunMeta};
 use super::run_output::RunOutput;
 use super::stored::{PageLocation, TRAILER_BYTES};
+use crate::io::write_out::WriteOut;
 use crate::io::{Io, OpenMode};
 use crate::{Error, Result};
 
@@ -116,6 +117,7 @@ impl PendingRun {
             compressor: Compressor::None,
             buffer: Vec::new(),
             written_bytes: self.offset,
+            write_out: WriteOut::after(self.offset),
             last_page: rest.root,
         };
         rest.describe(&mut out)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::codec::Compressor;
 use super::stored::{PageLocation, store};
+use crate::io::write_out::{WriteOut, start_write_out};
 use crate::io::{IoFile, write_all_at};
 use crate::{Error, Result};
 
@@ -21,6 +22,8 @@ pub(super) struct RunOutput {
     pub(super) buffer: Vec<u8>,
     /// Offset of the buffer's first byte.
     pub(super) written_bytes: u64,
+    /// What of it the system was told to write out.
+    pub(super) write_out: WriteOut,
     /// Where the last page was stored.
     pub(super) last_page: PageLocation,
 }
@@ -77,6 +80,9 @@ impl RunOutput {
         write_all_at(&*self.file, &self.buffer, self.written_bytes)
             .map_err(|error| Error::io("write", &self.path, error))?;
         self.written_bytes += self.buffer.len() as u64;
+        if let Some(due) = self.write_out.take_due(0, self.written_bytes) {
+            start_write_out(&*self.file, due);
+        }
         self.buffer.clear();
         // Frees what a single large value has allocated.
         self.buffer.shrink_to(2 * BUFFER_BYTES);

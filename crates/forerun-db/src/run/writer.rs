@@ -33,6 +33,7 @@ use super::stored::PageLocation;
 use super::{Compression, RunOptions};
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
+use crate::io::write_out::WriteOut;
 use crate::io::{Io, OpenMode};
 use crate::versions::{Kind, SEQUENCE_MAX, Version};
 use crate::{Error, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
@@ -188,6 +189,7 @@ impl RunWriter {
                 compressor: Compressor::new(options.compression)?,
                 buffer: header_of(meta.version(), salt).to_vec(),
                 written_bytes: 0,
+                write_out: WriteOut::default(),
                 last_page: PageLocation::default(),
             },
             options,

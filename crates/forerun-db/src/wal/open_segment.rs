@@ -1,7 +1,9 @@
 //! A segment of the log that is open for writing.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::io::write_out::WriteOut;
 use crate::io::{IoFile, read_pieces, write_all_at};
 use crate::{Error, Result};
 
@@ -19,12 +21,14 @@ pub(crate) enum Failure {
 pub(crate) struct OpenSegment {
     pub(crate) number: u64,
     pub(crate) path: PathBuf,
-    pub(crate) file: Box<dyn IoFile>,
+    pub(crate) file: Arc<dyn IoFile>,
     pub(crate) salt: u32,
     /// Where the next record goes.
     pub(crate) len: u64,
     /// The length known to be on stable storage.
     pub(crate) synced_len: u64,
+    /// What the system was told to write out.
+    pub(crate) write_out: WriteOut,
     /// Whether its name is known to be on stable storage.
     pub(crate) is_named: bool,
     /// Whether an earlier process wrote it. Then a sync proves nothing until the bytes are written

@@ -25,6 +25,7 @@ use super::record::Record;
 use super::record_search::RecordSearch;
 use super::recovery_report::{CorruptRange, RecoveryReport};
 use super::segment_bytes::SegmentBytes;
+use crate::io::write_out::WriteOut;
 use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
 
@@ -278,10 +279,11 @@ impl Replay<'_> {
         let tail = OpenSegment {
             number,
             path,
-            file,
+            file: file.into(),
             salt: header.salt,
             len,
             synced_len: if is_synced { len } else { 0 },
+            write_out: WriteOut::default(),
             is_named: is_synced,
             is_recovered: true,
         };

@@ -4,12 +4,18 @@
 //! ```text
 //!   writer: segment 8 is full ──> 7, 8 ──> background thread, or a synced write: sync 7, sync 8
 //!           continues in 9 at once
+//!           a MiB of 9 is written ──────> background thread: has the system write it out
 //! ```
 //!
 //! A buffered write was not promised to be on stable storage, so it does not wait for these syncs,
 //! except if more than a few segments wait for one: then the disk is slower than the writers.
+//!
+//! The last segment is written out steadily meanwhile (`io/write_out.rs`), so that little is left
+//! for its sync. The thread does that too, because even this may wait for a device that has much
+//! to do.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,14 +23,15 @@ use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::open_segment::{Failure, OpenSegment};
 use crate::Error;
-use crate::io::Io;
+use crate::io::write_out::start_write_out;
+use crate::io::{Io, IoFile};
 
 /// The segments that wait for a sync, oldest first.
 #[derive(Debug)]
 pub(crate) struct UnsyncedSegments {
     io: Arc<dyn Io>,
     dir: PathBuf,
-    /// A writer waits while more segments than this are unsynced.
+    /// A writer waits while more segments than this are unsynced; 0 if no thread syncs them.
     max: usize,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -40,6 +47,8 @@ struct Queue {
     failure: Option<Error>,
     /// Whether a segment was added since the thread last looked.
     is_due: bool,
+    /// What the thread is to have written out of a segment that takes records.
+    write_out: Option<(Arc<dyn IoFile>, Range<u64>)>,
     is_stopped: bool,
     syncs: u64,
 }
@@ -128,18 +137,39 @@ impl UnsyncedSegments {
         self.lock().segments.retain(|of| of.number != number);
     }
 
-    /// Makes segments durable as they are added, until [`stop`](Self::stop) or until the contents
-    /// of the disk are unknown.
+    /// Has the thread, if there is one, write out these bytes of a segment that takes records.
+    pub(crate) fn write_out(&self, file: &Arc<dyn IoFile>, bytes: Range<u64>) {
+        let mut queue = self.lock();
+        if self.max == 0 || queue.is_stopped || queue.failure.is_some() {
+            return;
+        }
+        let begin = match &queue.write_out {
+            // The thread has not come to it.
+            Some((waiting, before)) if Arc::ptr_eq(waiting, file) => before.start,
+            _ => bytes.start,
+        };
+        queue.write_out = Some((Arc::clone(file), begin..bytes.end));
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Makes segments durable as they are added, and has the last one written out, until
+    /// [`stop`](Self::stop) or until the contents of the disk are unknown.
     pub(crate) fn sync_in_background(&self) -> Result<(), Error> {
         let mut queue = self.lock();
         while !queue.is_stopped {
-            if !std::mem::take(&mut queue.is_due) {
+            let (is_due, write_out) = (std::mem::take(&mut queue.is_due), queue.write_out.take());
+            if !is_due && write_out.is_none() {
                 let woken = self.changed.wait(queue);
                 queue = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             drop(queue);
-            match self.sync() {
+            if let Some((file, bytes)) = write_out {
+                start_write_out(&*file, bytes);
+            }
+            let synced = if is_due { self.sync() } else { Ok(()) };
+            match synced {
                 Err(Failure::Unknown(error)) => return Err(error),
                 // The next segment and a synced write try it again.
                 Err(Failure::NotWritten(error)) => {
@@ -154,7 +184,10 @@ impl UnsyncedSegments {
 
     /// Ends [`sync_in_background`](Self::sync_in_background).
     pub(crate) fn stop(&self) {
-        self.lock().is_stopped = true;
+        let mut queue = self.lock();
+        queue.is_stopped = true;
+        queue.write_out = None;
+        drop(queue);
         self.changed.notify_all();
     }
 

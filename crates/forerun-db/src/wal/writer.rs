@@ -28,6 +28,7 @@ use super::recovery::Tail;
 use super::unsynced_segments::UnsyncedSegments;
 use crate::clock::Clock;
 use crate::io::replace::replace_file;
+use crate::io::write_out::WriteOut;
 use crate::io::{Io, OpenMode, write_all_at};
 use crate::{Error, Result};
 
@@ -145,8 +146,21 @@ impl LogWriter {
         }
         if sync {
             self.sync()?;
+        } else {
+            self.start_write_out();
         }
         Ok(first_sequence)
+    }
+
+    /// Has the thread that syncs segments write out what is due of the last one.
+    fn start_write_out(&mut self) {
+        let Some(segment) = &mut self.tail.segment else {
+            return;
+        };
+        let due = segment.write_out.take_due(segment.synced_len, segment.len);
+        if let Some(due) = due {
+            self.unsynced.write_out(&segment.file, due);
+        }
     }
 
     /// Begins a segment if there is none, or if the last one is full.
@@ -261,10 +275,11 @@ impl LogWriter {
         let full = self.tail.segment.replace(OpenSegment {
             number,
             path,
-            file,
+            file: file.into(),
             salt: header.salt,
             len: log_file::HEADER_BYTES as u64,
             synced_len: 0,
+            write_out: WriteOut::default(),
             is_named: false,
             is_recovered: false,
         });

@@ -16,6 +16,7 @@ mod read_only;
 mod regressions;
 mod repair;
 mod unlinking;
+mod write_out;
 
 #[path = "../testing/mod.rs"]
 mod testing;

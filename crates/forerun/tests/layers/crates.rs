@@ -35,6 +35,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "pooling",
             "touch",
             "uninhabited_stream",
+            "write_out",
         ],
         one_idea: &[],
     },

@@ -13,8 +13,8 @@
 //! small runs that overlap nothing are to be merged too.
 //!
 //! The oldest run is merged into the level below, with every run that overlaps it, so that the
-//! remaining runs are newer or have other keys. If that would rewrite much more than it moves,
-//! small runs next to each other in age are merged into one run of level 0 instead. So a keyspace
+//! remaining runs are newer or have other keys. If that would rewrite about as much as it moves, or
+//! more, runs next to each other in age are merged into one run of level 0 instead. So a keyspace
 //! with a few writes in each memtable set rewrites its last level only once in a long while.
 
 use std::sync::Arc;
@@ -25,13 +25,18 @@ use crate::run::Run;
 use crate::tree::key_bounds::take_overlapping;
 use crate::tree::levels::Levels;
 
-/// A compaction rewrites at most this many bytes below for each that it takes from level 0, unless
-/// level 0 has no small runs to merge.
-const REWRITTEN_PER_BYTE_MAX: u64 = 4;
+/// What a compaction takes from level 0 has at least so many percent of the bytes that it rewrites
+/// below, unless level 0 has no runs to merge within it. More than all of them, so that a level of
+/// the size of level 0 is not rewritten each time.
+const TAKEN_PERCENT_MIN: u64 = 125;
+
+/// Small runs join a compaction of others if it rewrites at most this many bytes more for each of
+/// theirs.
+const REWRITTEN_PER_SMALL_BYTE_MAX: u64 = 4;
 
 /// A run is merged with newer ones within level 0 if it has at most this many times their bytes.
 /// Larger runs wait until the newer ones have grown, so that they are not rewritten each time.
-const SIZE_RATIO: u64 = 4;
+const SIZE_RATIO: u64 = 1;
 
 /// While level 0 is due, but waits for a compaction of the level below, nothing else takes runs of
 /// that level. If all that it waits for began after it was due, it would wait for ever.
@@ -60,7 +65,7 @@ pub(super) fn pick_level0(
     let Some(down) = level0_into(levels, options, base, running) else {
         return Pick::Nothing;
     };
-    let most_bytes = bytes(&down.lower) / REWRITTEN_PER_BYTE_MAX;
+    let most_bytes = bytes(&down.lower).saturating_mul(TAKEN_PERCENT_MIN) / 100;
     let is_costly = most_bytes > bytes(&down.upper);
     let within = is_costly.then(|| within_level0(levels, most_bytes, running));
     match within.flatten() {
@@ -177,7 +182,7 @@ pub(super) fn level0_into(
         take(levels, &mut taken, index);
         let more = compaction_of(&taken)?;
         let added_bytes = bytes(&more.upper) - upper_bytes;
-        let most_bytes = bytes(&compaction.lower) + REWRITTEN_PER_BYTE_MAX * added_bytes;
+        let most_bytes = bytes(&compaction.lower) + REWRITTEN_PER_SMALL_BYTE_MAX * added_bytes;
         if bytes(&more.lower) > most_bytes || !running.allows(&more) {
             break;
         }
