@@ -174,6 +174,13 @@ pub struct Options {
     /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
     /// kernel refuses it.
     pub reads: ReadBackend,
+    /// Whether pages of runs are read past the memory of the system (`O_DIRECT`, Linux), so that a
+    /// page is never in memory twice: worth it if the cache has most of the memory and pages rarely
+    /// come back to it. Otherwise the memory of the system is a second cache, and reads from it are
+    /// faster than any device. Flushes and compactions write as without this; a run is dropped from
+    /// the memory of the system once it is written. If the file system has no direct reads, opening
+    /// returns [`Error::BadOption`]. Default: false.
+    pub use_direct_reads: bool,
     /// How often point lookups verify the checksums of leaves that are in the system's memory but
     /// not in the cache. Default: once for each opening of a file. All other reads verify always,
     /// and so does a store whose [`checks`](Self::checks) are paranoid.
@@ -260,6 +267,7 @@ impl Default for Options {
             run: RunOptions::default(),
             ttl: None,
             reads: ReadBackend::default(),
+            use_direct_reads: false,
             verify_checksums: VerifyChecksums::default(),
             tree: TreeOptions::default(),
             background: Background::default(),
@@ -287,6 +295,7 @@ setters! {
         pages: Pages,
         run: RunOptions,
         reads: ReadBackend,
+        use_direct_reads: bool,
         verify_checksums: VerifyChecksums,
         tree: TreeOptions,
         background: Background,
@@ -488,6 +497,7 @@ impl fmt::Debug for Options {
             .field("run", &self.run)
             .field("ttl", &self.ttl)
             .field("reads", &self.reads)
+            .field("use_direct_reads", &self.use_direct_reads)
             .field("verify_checksums", &self.verify_checksums)
             .field("tree", &self.tree)
             .field("background", &self.background)
