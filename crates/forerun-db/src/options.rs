@@ -70,8 +70,9 @@ pub enum Access {
 #[non_exhaustive]
 pub enum Background {
     /// Background threads. A store has one that flushes, one that syncs the log, one that loads
-    /// indexes and filters, one that removes replaced files, and [`Options::background_threads`]
-    /// that compact. Several others open its runs.
+    /// indexes and filters, one that removes replaced files, one that scrubs if
+    /// [`Options::scrub_rate_bytes`] is set, and [`Options::background_threads`] that compact.
+    /// Several others open its runs.
     #[default]
     Threads,
     /// The thread whose call causes the work, before the call returns: in a store, the write that
@@ -195,6 +196,15 @@ pub struct Options {
     /// when it begins; those that begin beside it have one each. Default: half of the cores, from 2
     /// to 4.
     pub background_threads: usize,
+    /// How many bytes of runs a scrub reads per second: a background thread that looks for damage
+    /// where no lookup does. It reads from the device, past the memory of the system and the cache,
+    /// and begins to read all runs again at most once an hour. Within
+    /// [`TreeOptions::write_rate_bytes`], all else comes first. Damage is a
+    /// [`DbEvent::DamageFound`](crate::DbEvent::DamageFound), and counted in
+    /// [`Stats::scrub`](crate::Stats::scrub). Only with [`Background::Threads`] and
+    /// [`Access::ReadWrite`]; [`Db::verify`](crate::Db::verify) checks once, and more. Default: 0,
+    /// no scrub.
+    pub scrub_rate_bytes: u64,
     /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
     pub durability: Durability,
     /// Whether lookups verify every entry that they pass. Default: off.
@@ -272,6 +282,7 @@ impl Default for Options {
             tree: TreeOptions::default(),
             background: Background::default(),
             background_threads: default_background_threads(),
+            scrub_rate_bytes: 0,
             durability: Durability::default(),
             checks: MemoryChecks::Off,
             recovery: Recovery::default(),
@@ -300,6 +311,7 @@ setters! {
         tree: TreeOptions,
         background: Background,
         background_threads: usize,
+        scrub_rate_bytes: u64,
         durability: Durability,
         checks: MemoryChecks,
         recovery: Recovery,
@@ -502,6 +514,7 @@ impl fmt::Debug for Options {
             .field("tree", &self.tree)
             .field("background", &self.background)
             .field("background_threads", &self.background_threads)
+            .field("scrub_rate_bytes", &self.scrub_rate_bytes)
             .field("durability", &self.durability)
             .field("checks", &self.checks)
             .field("recovery", &self.recovery)

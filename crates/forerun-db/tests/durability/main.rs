@@ -16,6 +16,7 @@ mod opening;
 mod read_only;
 mod regressions;
 mod repair;
+mod scrub;
 mod unlinking;
 
 #[path = "../testing/mod.rs"]
