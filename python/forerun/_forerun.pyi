@@ -278,6 +278,8 @@ class Db(Keyspace):
         memtable_bytes: _Size | None = None,
         cache_bytes: _Size | None = None,
         background_threads: int | None = None,
+        use_direct_reads: bool = False,
+        scrub_rate_bytes: _Size | None = None,
         compression: str | None = None,
         bottommost_compression: str | None = None,
         ttl_seconds: float | None = None,

@@ -10,10 +10,12 @@ __all__ = [
     "BackgroundError",
     "CompactionBegun",
     "CompactionEnded",
+    "DamageFound",
     "DbEvent",
     "EventsLost",
     "FlushBegun",
     "FlushEnded",
+    "ScrubEnded",
     "WriteStallBegun",
     "WriteStallEnded",
 ]
@@ -83,6 +85,22 @@ class WriteStallEnded(_Stall):
     seconds: float
 
 
+class DamageFound(TypedDict):
+    """A scrub has found damage in a run. Each damaged page has its own event in each round."""
+
+    event: Literal["damage_found"]
+    error: Exception
+
+
+class ScrubEnded(TypedDict):
+    """A scrub has read all runs that there were when it began."""
+
+    event: Literal["scrub_ended"]
+    read_bytes: int
+    damaged_pages: int
+    seconds: float
+
+
 class BackgroundError(TypedDict):
     """Work in the background failed."""
 
@@ -105,6 +123,8 @@ DbEvent = (
     | CompactionEnded
     | WriteStallBegun
     | WriteStallEnded
+    | DamageFound
+    | ScrubEnded
     | BackgroundError
     | EventsLost
 )

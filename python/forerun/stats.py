@@ -44,6 +44,10 @@ class DbStats(TypedDict):
     tree_compaction_written_bytes: int
     tree_dropped_entries: int
     tree_dropped_deletions: int
+    scrub_read_bytes: int
+    scrub_damaged_pages: int
+    scrub_rounds: int
+    scrub_last_round_unix_s: int
     is_compaction_due: int
     obsolete_files: int
     obsolete_bytes: int
@@ -296,6 +300,10 @@ class TableStats(TypedDict):
     store_tree_compaction_written_bytes: int
     store_tree_dropped_entries: int
     store_tree_dropped_deletions: int
+    store_scrub_read_bytes: int
+    store_scrub_damaged_pages: int
+    store_scrub_rounds: int
+    store_scrub_last_round_unix_s: int
     store_is_compaction_due: int
     store_obsolete_files: int
     store_obsolete_bytes: int

@@ -33,16 +33,19 @@ use crate::store_options::{CreateStore, Rate, Size, bytes_of};
 /// `cache_bytes`: the maximum memory of the page cache; by default half of what the process may use
 /// beyond memtables and 512 MiB, which it takes as pages arrive and gives back when memory is
 /// scarce. `background_threads`: how many threads compact runs; by default half of the cores, from
-/// 2 to 4. `compression`: of what is written to runs: "none", "lz4" (the default), "zstd",
-/// "zstd:LEVEL" or "zstd:LEVEL:DICTIONARY_SIZE", such as "zstd:6:16KiB"; `bottommost_compression`:
-/// the same for the last level, which has most of the data. `ttl_seconds`: entries expire after
-/// this time, in whole seconds; by default they never expire. `read_only`: changes nothing in the
-/// directory, which may be on a read-only file system; every write raises an error. `stats_level`:
-/// "sampled" times one in 1,024 lookups and buffered writes for `stats`, "all" every one.
-/// `event_listener`: called with a dict, a `forerun.events.DbEvent`, for each flush, compaction,
-/// wait of a write and failure in the background, by a thread of its own and one at a time. What it
-/// raises is reported and changes nothing. If it is slow, events are dropped and counted. `close`
-/// returns after the last call.
+/// 2 to 4. `use_direct_reads`: reads pages past the memory of the operating system (`O_DIRECT`),
+/// which raises an error where the file system cannot. `scrub_rate_bytes`: how many bytes per
+/// second a background thread reads to find damage; by default none. `compression`: of what is
+/// written to runs: "none", "lz4" (the default), "zstd", "zstd:LEVEL" or
+/// "zstd:LEVEL:DICTIONARY_SIZE", such as "zstd:6:16KiB"; `bottommost_compression`: the same for the
+/// last level, which has most of the data. `ttl_seconds`: entries expire after this time, in whole
+/// seconds; by default they never expire. `read_only`: changes nothing in the directory, which may
+/// be on a read-only file system; every write raises an error. `stats_level`: "sampled" times one
+/// in 1,024 lookups and buffered writes for `stats`, "all" every one. `event_listener`: called with
+/// a dict, a `forerun.events.DbEvent`, for each flush, compaction, wait of a write, failure in the
+/// background and end of a scrub, by a thread of its own and one at a time. What it raises is
+/// reported and changes nothing. If it is slow, events are dropped and counted. `close` returns
+/// after the last call.
 ///
 /// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
 /// process may use. An argument that is `None` takes the engine's default.
@@ -60,13 +63,15 @@ impl Db {
         signature = (
             path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true,
             memory_limit_bytes=None,
-            memtable_bytes=None, cache_bytes=None, background_threads=None, compression=None,
+            memtable_bytes=None, cache_bytes=None, background_threads=None,
+            use_direct_reads=false, scrub_rate_bytes=None, compression=None,
             bottommost_compression=None, ttl_seconds=None, read_only=false, stats_level="sampled",
             event_listener=None
         ),
         text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, \
             memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, \
-            background_threads=None, compression=None, bottommost_compression=None, \
+            background_threads=None, use_direct_reads=False, scrub_rate_bytes=None, \
+            compression=None, bottommost_compression=None, \
             ttl_seconds=None, read_only=False, stats_level='sampled', event_listener=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
@@ -82,6 +87,8 @@ impl Db {
         #[pyo3(from_py_with = numeric_arguments::background_threads)] background_threads: Option<
             usize,
         >,
+        use_direct_reads: bool,
+        scrub_rate_bytes: Option<Rate>,
         compression: Option<&str>,
         bottommost_compression: Option<&str>,
         #[pyo3(from_py_with = numeric_arguments::store_ttl_seconds)] ttl_seconds: Option<f64>,
@@ -107,6 +114,8 @@ impl Db {
             .memtable_bytes(bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes))
             .cache_bytes(bytes_of(cache_bytes))
             .background_threads(background_threads.unwrap_or(default.background_threads))
+            .use_direct_reads(use_direct_reads)
+            .scrub_rate_bytes(scrub_rate_bytes.map_or(0, |Rate(bytes)| bytes))
             .ttl(ttl_of(ttl_seconds)?)
             .stats_level(stats_level_of(stats_level)?)
             .access(if read_only {

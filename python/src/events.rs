@@ -222,6 +222,21 @@ fn dict<'py>(py: Python<'py>, event: &DbEvent) -> PyResult<Option<Bound<'py, PyD
             dict.set_item("seconds", duration.as_secs_f64())?;
             "write_stall_ended"
         }
+        DbEvent::DamageFound { error, .. } => {
+            set_error(&dict, Some(error))?;
+            "damage_found"
+        }
+        DbEvent::ScrubEnded {
+            read_bytes,
+            damaged_pages,
+            duration,
+            ..
+        } => {
+            dict.set_item("read_bytes", read_bytes)?;
+            dict.set_item("damaged_pages", damaged_pages)?;
+            dict.set_item("seconds", duration.as_secs_f64())?;
+            "scrub_ended"
+        }
         DbEvent::BackgroundError { task, error, .. } => {
             dict.set_item("task", name_of_task(*task))?;
             set_error(&dict, Some(error))?;

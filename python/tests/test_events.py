@@ -114,3 +114,30 @@ def test_a_listener_goes_with_its_store(tmp_path):
     del db
     gc.collect()
     assert gone.wait(60)
+
+
+def test_a_scrub_reports_damage_and_that_it_has_read_everything(tmp_path):
+    path = tmp_path / "store"
+    with forerun.Db(path) as db:
+        db.update({b"%06d" % i: b"value %d" % i**2 for i in range(20_000)})
+        db.flush()
+    run = next(path.glob("*.run"))
+    with run.open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    told, ended = [], threading.Event()
+
+    def listen(event):
+        told.append(event)
+        if event["event"] == "scrub_ended":
+            ended.set()
+
+    with forerun.Db(path, scrub_rate_bytes="1GiB", event_listener=listen) as db:
+        assert ended.wait(60)
+        stats = db.stats()
+    found = [event["error"] for event in told if event["event"] == "damage_found"]
+    assert len(found) == 1 and isinstance(found[0], errors.CorruptionError)
+    assert str(run) in str(found[0])
+    ends = [event for event in told if event["event"] == "scrub_ended"]
+    assert [event["damaged_pages"] for event in ends] == [1] == [stats["scrub_damaged_pages"]]
+    assert ends[0]["read_bytes"] == stats["scrub_read_bytes"] == run.stat().st_size

@@ -298,3 +298,17 @@ def test_a_store_a_keyspace_and_a_snapshot_read_like_a_mapping(tmp_path):
                     pass
                 case other:
                     raise AssertionError(other)
+
+
+def test_direct_reads_find_what_others_do(tmp_path):
+    values = {b"%06d" % i: b"%d" % i**9 for i in range(10_000)}
+    with forerun.Db(tmp_path / "store") as db:
+        db.update(values)
+        db.flush()
+    try:
+        db = forerun.Db(tmp_path / "store", use_direct_reads=True, cache_bytes="128KiB")
+    except ValueError as error:
+        pytest.skip(str(error))
+    with db:
+        assert dict(db.items()) == values
+        assert db[b"000007"] == values[b"000007"]

@@ -135,6 +135,25 @@ pub enum DbEvent {
         /// How long it waited.
         duration: Duration,
     },
+    /// A scrub has found damage in a run: see
+    /// [`Options::scrub_rate_bytes`](crate::Options::scrub_rate_bytes). Each damaged page has its
+    /// own event in each round.
+    #[non_exhaustive]
+    DamageFound {
+        /// What is wrong and where: [`Error::CorruptFile`], or [`Error::Io`] for what cannot be
+        /// read.
+        error: Error,
+    },
+    /// A scrub has read all runs that there were when it began.
+    #[non_exhaustive]
+    ScrubEnded {
+        /// Bytes of these runs.
+        read_bytes: u64,
+        /// How many damaged pages it found.
+        damaged_pages: u64,
+        /// The time since it began.
+        duration: Duration,
+    },
     /// Work in the background failed.
     #[non_exhaustive]
     BackgroundError {

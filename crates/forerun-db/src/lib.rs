@@ -72,7 +72,7 @@ pub use cache::{PageCacheStats, VerifyChecksums};
 pub use comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use db::{
     Db, Ingestion, Iter, Keyspace, KeyspaceBatch, KeyspaceSnapshot, KeyspaceStats, LevelStats,
-    Readable, Snapshot, Stats, TreeStats, ViewId, WriteBatch, WriteStalls,
+    Readable, ScrubStats, Snapshot, Stats, TreeStats, ViewId, WriteBatch, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use events::{BackgroundTask, CompactionReason, DbEvent, EventListener, WriteStallReason};

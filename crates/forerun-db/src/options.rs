@@ -70,8 +70,9 @@ pub enum Access {
 #[non_exhaustive]
 pub enum Background {
     /// Background threads. A store has one that flushes, one that syncs the log, one that loads
-    /// indexes and filters, one that removes replaced files, and [`Options::background_threads`]
-    /// that compact. Several others open its runs.
+    /// indexes and filters, one that removes replaced files, one that scrubs if
+    /// [`Options::scrub_rate_bytes`] is set, and [`Options::background_threads`] that compact.
+    /// Several others open its runs.
     #[default]
     Threads,
     /// The thread whose call causes the work, before the call returns: in a store, the write that
@@ -174,6 +175,13 @@ pub struct Options {
     /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
     /// kernel refuses it.
     pub reads: ReadBackend,
+    /// Whether pages of runs are read past the memory of the system (`O_DIRECT`, Linux), so that a
+    /// page is never in memory twice: worth it if the cache has most of the memory and pages rarely
+    /// come back to it. Otherwise the memory of the system is a second cache, and reads from it are
+    /// faster than any device. Flushes and compactions write as without this; a run is dropped from
+    /// the memory of the system once it is written. If the file system has no direct reads, opening
+    /// returns [`Error::BadOption`]. Default: false.
+    pub use_direct_reads: bool,
     /// How often point lookups verify the checksums of leaves that are in the system's memory but
     /// not in the cache. Default: once for each opening of a file. All other reads verify always,
     /// and so does a store whose [`checks`](Self::checks) are paranoid.
@@ -188,6 +196,15 @@ pub struct Options {
     /// when it begins; those that begin beside it have one each. Default: half of the cores, from 2
     /// to 4.
     pub background_threads: usize,
+    /// How many bytes of runs a scrub reads per second: a background thread that looks for damage
+    /// where no lookup does. It reads from the device, past the memory of the system and the cache,
+    /// and begins to read all runs again at most once an hour. Within
+    /// [`TreeOptions::write_rate_bytes`], all else comes first. Damage is a
+    /// [`DbEvent::DamageFound`](crate::DbEvent::DamageFound), and counted in
+    /// [`Stats::scrub`](crate::Stats::scrub). Only with [`Background::Threads`] and
+    /// [`Access::ReadWrite`]; [`Db::verify`](crate::Db::verify) checks once, and more. Default: 0,
+    /// no scrub.
+    pub scrub_rate_bytes: u64,
     /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
     pub durability: Durability,
     /// Whether lookups verify every entry that they pass. Default: off.
@@ -260,10 +277,12 @@ impl Default for Options {
             run: RunOptions::default(),
             ttl: None,
             reads: ReadBackend::default(),
+            use_direct_reads: false,
             verify_checksums: VerifyChecksums::default(),
             tree: TreeOptions::default(),
             background: Background::default(),
             background_threads: default_background_threads(),
+            scrub_rate_bytes: 0,
             durability: Durability::default(),
             checks: MemoryChecks::Off,
             recovery: Recovery::default(),
@@ -287,10 +306,12 @@ setters! {
         pages: Pages,
         run: RunOptions,
         reads: ReadBackend,
+        use_direct_reads: bool,
         verify_checksums: VerifyChecksums,
         tree: TreeOptions,
         background: Background,
         background_threads: usize,
+        scrub_rate_bytes: u64,
         durability: Durability,
         checks: MemoryChecks,
         recovery: Recovery,
@@ -488,10 +509,12 @@ impl fmt::Debug for Options {
             .field("run", &self.run)
             .field("ttl", &self.ttl)
             .field("reads", &self.reads)
+            .field("use_direct_reads", &self.use_direct_reads)
             .field("verify_checksums", &self.verify_checksums)
             .field("tree", &self.tree)
             .field("background", &self.background)
             .field("background_threads", &self.background_threads)
+            .field("scrub_rate_bytes", &self.scrub_rate_bytes)
             .field("durability", &self.durability)
             .field("checks", &self.checks)
             .field("recovery", &self.recovery)

@@ -177,8 +177,8 @@ pub mod stats {
         DurationBuckets, Latency, LatencyHistogram, Metric, MetricKind, Metrics, prometheus_text,
     };
     pub use forerun_db::{
-        KeyspaceStats, LevelStats, MemTableStats, PageCacheStats, Stats, StatsLevel, TreeStats,
-        WriteStalls,
+        KeyspaceStats, LevelStats, MemTableStats, PageCacheStats, ScrubStats, Stats, StatsLevel,
+        TreeStats, WriteStalls,
     };
 }
 

@@ -68,7 +68,7 @@ impl<'g> Reads<'g> {
     ) -> Option<Result<Published<'g>>> {
         // Longer pages are not worth an attempt: the copy alone takes long.
         let fits_a_frame = location.raw_len as usize <= self.cache.frames.page_bytes();
-        if !fits_a_frame || !is_worth_an_attempt() {
+        if !fits_a_frame || source.is_direct() || !is_worth_an_attempt() {
             return None;
         }
         let corrupt = |reason| Error::corrupt_file(source.path(), location.offset, reason);

@@ -71,6 +71,9 @@ pub(crate) trait PageSource: Sync {
     /// Whether a lookup may trust a leaf that was verified before.
     fn may_be_trusted(&self) -> bool;
 
+    /// Whether reads bypass the memory of the system.
+    fn is_direct(&self) -> bool;
+
     /// What a lookup wants to know of a page in memory before it reads the page.
     fn head(&self, page: &[u8]) -> u64;
 
@@ -341,7 +344,7 @@ impl<'g> Reads<'g> {
                         Error::corrupt_file(source.path(), location.offset, error.to_string()),
                     ),
                     Err(error) => Err(Error::io("read", source.path(), error)),
-                    Ok(()) => self.insert_page(source, page_no, location, &done.buffer),
+                    Ok(()) => self.insert_page(source, page_no, location, done.bytes()),
                 };
             if outcome.is_err() {
                 source.slots().verified().remove(page_no);

@@ -1,5 +1,5 @@
-//! The threads that flush, compact, load filters, sync the log and remove obsolete files, and the
-//! same work done by the caller.
+//! The threads that flush, compact, load filters, sync the log, remove obsolete files and scrub
+//! runs, and what of that the caller does without them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +69,9 @@ impl Workers {
         let obsolete = Arc::clone(&inner.tree.obsolete_files);
         self.start_one(inner, "forerun-unlink", move |_| obsolete.remove_paced())?;
         self.start_one(inner, "forerun-load", Inner::run_loader)?;
+        if inner.options.scrub_rate_bytes > 0 {
+            self.start_one(inner, "forerun-scrub", Inner::run_scrubber)?;
+        }
         if let Some(commit) = inner.write_path.commit() {
             let log = Arc::clone(commit.unsynced());
             self.log = Some(Arc::clone(&log));

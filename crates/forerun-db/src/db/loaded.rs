@@ -1,6 +1,7 @@
 //! What a manifest describes, read when a store is opened.
 
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,12 +10,12 @@ use super::keyspaces::{KeyspaceSet, Keyspaces};
 use super::tree::Tree;
 use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
-use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
 use crate::io::reclaim::ReclaimIo;
+use crate::io::{Io, OpenMode};
 use crate::memtable::RegionPool;
 use crate::run::lookup::ReadContext;
-use crate::store_dir::StoreDir;
+use crate::store_dir::{self, StoreDir};
 use crate::tree::catalog::Catalog;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::manifest::{self, Keyspace};
@@ -36,7 +37,12 @@ impl Loaded {
         let max_open = options
             .max_open_files
             .unwrap_or_else(open_files::default_limit);
-        let open_files = OpenFiles::new(Arc::clone(&dir.io), max_open);
+        let open_files = if options.use_direct_reads {
+            check_direct_reads(&*dir.io, &dir.path)?;
+            OpenFiles::direct(Arc::clone(&dir.io), max_open)
+        } else {
+            OpenFiles::new(Arc::clone(&dir.io), max_open)
+        };
         let reclaiming = ReclaimIo::new(Arc::new(open_files));
         let io: Arc<dyn Io> = Arc::new(reclaiming.clone());
         let path = dir.path.clone();
@@ -81,6 +87,20 @@ impl Loaded {
             path,
         })
     }
+}
+
+/// Reads a file of the store directly, to find out whether its file system has such reads.
+fn check_direct_reads(io: &dyn Io, dir: &Path) -> Result<()> {
+    let path = dir.join(store_dir::FORMAT);
+    let opened = io.open(&path, OpenMode::ReadDirect);
+    let read = opened.and_then(|file| file.read_at(&mut [0], 0));
+    read.map(drop).map_err(|error| match error.kind() {
+        ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::BadOption {
+            option: "use_direct_reads",
+            reason: format!("{} cannot be read directly: {error}", path.display()),
+        },
+        _ => Error::io("read", &path, error),
+    })
 }
 
 /// Makes the keyspaces that the manifest names, each with its options.

@@ -26,7 +26,8 @@
 //! - `background_work.rs`: how threads wait for each other. `background.rs`: the threads that
 //!   flush and compact; `backoff.rs`: when failed work is retried. `running_compaction.rs`: what a
 //!   thread holds while it compacts; `due_deletions.rs`: when deletions make a compaction due;
-//!   `full_compaction.rs`: compaction of everything on request.
+//!   `full_compaction.rs`: compaction of everything on request. `scrubbing.rs`: reading everything
+//!   to find damage.
 //!
 //! A method is in the part whose locks it takes; what needs several parts is a method of `Inner`,
 //! in the file of its task. `maintenance.rs` has flushing, compacting, checking and copying on
@@ -97,6 +98,7 @@ mod published_sequence;
 mod readable;
 mod replay;
 mod running_compaction;
+mod scrubbing;
 mod snapshot;
 mod snapshots;
 mod source_cursor;
@@ -128,6 +130,7 @@ use directory::Directory;
 use keyspaces::Keyspaces;
 use memtables::MemTables;
 use operation_counters::Counters;
+use scrubbing::Scrubbing;
 use snapshots::Snapshots;
 use tree::Tree;
 use view::View;
@@ -141,6 +144,7 @@ pub use iter::Iter;
 pub use keyspace::Keyspace;
 pub use keyspace_batch::KeyspaceBatch;
 pub use readable::Readable;
+pub use scrubbing::ScrubStats;
 pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use snapshots::ViewId;
 pub use stats::{KeyspaceStats, LevelStats, Stats, TreeStats};
@@ -200,6 +204,7 @@ struct Inner {
     write_controller: WriteController,
     snapshots: Snapshots,
     counters: Counters,
+    scrubbing: Scrubbing,
     events: EventSender,
     recovery: RecoveryReport,
     work: Arc<BackgroundWork>,

@@ -18,6 +18,7 @@ use super::loaded::Loaded;
 use super::memtables::MemTables;
 use super::operation_counters::Counters;
 use super::replay::{Contents, Replay};
+use super::scrubbing::Scrubbing;
 use super::snapshots::Snapshots;
 use super::write_controller::WriteController;
 use super::write_path::WritePath;
@@ -243,6 +244,7 @@ fn assemble(loaded: Loaded, replayed: Replayed, mut options: Options, dir: Store
         write_controller: WriteController::new(),
         snapshots: Snapshots::default(),
         counters: Counters::new(options.stats_level),
+        scrubbing: Scrubbing::default(),
         events: EventSender::new(options.event_listener.take()),
         recovery,
         work,

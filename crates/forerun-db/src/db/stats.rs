@@ -8,6 +8,7 @@ use forerun_core::{Backing, Latency, metrics};
 
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
+use super::scrubbing::ScrubStats;
 use super::write_stalls::WriteStalls;
 use crate::Error;
 use crate::cache::PageCacheStats;
@@ -156,6 +157,8 @@ metrics! {
         other cache_capacity_source: String,
         /// Counters of flushes and compactions.
         group tree: TreeStats,
+        /// Scrubs of runs.
+        group scrub: ScrubStats,
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
         /// next flush, until a snapshot is dropped, or until deletions are old.
         gauge is_compaction_due: bool,
@@ -255,6 +258,7 @@ impl Inner {
             cache: self.tree.cache.stats(),
             cache_capacity_source: self.tree.cache.capacity_source().to_string(),
             tree: self.tree.stats(),
+            scrub: self.scrubbing.stats(),
             is_compaction_due: self.is_compaction_due(),
             obsolete_files: obsolete.files,
             obsolete_bytes: obsolete.bytes,
@@ -400,6 +404,21 @@ impl fmt::Display for Stats {
                 "\nobsolete   {} of {} wait to be removed",
                 counted(self.obsolete_files, "file"),
                 counted(self.obsolete_bytes, "byte")
+            )?;
+        }
+        let ScrubStats {
+            read_bytes,
+            damaged_pages,
+            rounds,
+            ..
+        } = self.scrub;
+        if read_bytes > 0 {
+            write!(
+                f,
+                "\nscrub      {} in {}, {} damaged",
+                counted(read_bytes, "byte"),
+                counted(rounds, "round"),
+                counted(damaged_pages, "page")
             )?;
         }
         if self.snapshots > 0 {

@@ -166,6 +166,7 @@ macro_rules! forward_io {
     (@invalidate_cache $how:tt) => {
         $crate::forward_io! { @fn $how invalidate_cache() -> std::io::Result<()> }
     };
+    (@is_direct $how:tt) => { $crate::forward_io! { @fn $how is_direct() -> bool } };
     (@openings $how:tt) => { $crate::forward_io! { @fn $how openings() -> u64 } };
     (@write_at $how:tt) => {
         $crate::forward_io! {

@@ -74,6 +74,10 @@ impl IoFile for GuardedFile {
         is_empty, set_len, sync, try_lock, try_lock_shared, id
     );
 
+    fn is_direct(&self) -> bool {
+        guard("is_direct", || Ok(self.0.is_direct())).unwrap_or(false)
+    }
+
     fn openings(&self) -> u64 {
         guard("openings", || Ok(self.0.openings())).unwrap_or(0)
     }

@@ -115,7 +115,10 @@ impl Io for LockedDir {
     );
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        let is_read = matches!(mode, OpenMode::Read | OpenMode::ReadImmutable);
+        let is_read = matches!(
+            mode,
+            OpenMode::Read | OpenMode::ReadImmutable | OpenMode::ReadDirect
+        );
         if is_read || !self.is_inside(path) {
             return self.io.open(path, mode);
         }
@@ -164,8 +167,8 @@ impl Io for LockedDir {
 impl IoFile for LockedFile {
     crate::forward_io!(
         this => this.file;
-        read_at, read_cached_at, read_once_at, invalidate_cache, openings, start_write_out, len,
-        is_empty, try_lock, try_lock_shared, id, shared
+        read_at, read_cached_at, read_once_at, invalidate_cache, is_direct, openings,
+        start_write_out, len, is_empty, try_lock, try_lock_shared, id, shared
     );
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -8,6 +8,7 @@
 //! length durable, [`Io::sync_dir`] the names in a directory. The code above relies on nothing
 //! more.
 
+mod direct;
 pub mod fault;
 mod forward;
 pub(crate) mod guarded;
@@ -42,6 +43,10 @@ pub enum OpenMode {
     /// For reading; the file must exist. Its bytes never change, and its name leads to it as long
     /// as it is open, so a store may close it between two reads and reopen it.
     ReadImmutable,
+    /// As with `ReadImmutable`, and reads bypass the memory of the system, which keeps nothing.
+    /// `Unsupported` if the file system has no such reads. One that keeps nothing in memory anyway
+    /// treats this as `ReadImmutable`.
+    ReadDirect,
     /// For reading and writing; the file must exist.
     ReadWrite,
     /// For reading and writing. A missing file is created empty; an existing one is left as it is.
@@ -185,6 +190,13 @@ pub trait IoFile: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether reads bypass the memory of the system: see [`OpenMode::ReadDirect`]. Then reads of
+    /// [`shared`](Self::shared) begin and end at multiples of 4,096 bytes, in the file and in
+    /// memory; those of [`read_at`](Self::read_at) need not. By default not.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
     /// How often the file behind this handle has been opened: by default once, 0 if that is
     /// unknown. Asked after reads; once the number differs, what was verified before is verified
     /// again.
@@ -236,7 +248,7 @@ pub trait IoFile: Send + Sync + fmt::Debug {
 
     /// The operating system's file behind this one, if reads may bypass [`IoFile::read_at`]. Other
     /// threads or the kernel then read it, several at once, and it stays open for them when this
-    /// handle is dropped.
+    /// handle is dropped. A wrapper that passes this on passes on [`is_direct`](Self::is_direct).
     fn shared(&self) -> Option<Arc<File>> {
         None
     }

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 use forerun_core::above_standard_streams;
 use rustix::fs::{self, AtFlags, CWD, Dir, Mode, OFlags};
+#[cfg(target_os = "linux")]
+use rustix::io::Errno;
 use rustix::io::retry_on_intr;
 
 use super::os_file::{OsFile, file_id};
@@ -63,6 +65,24 @@ impl OpenDirs {
         above_standard_streams(retry_on_intr(|| fs::openat(dir, name, flags, mode))?)
     }
 
+    #[cfg(target_os = "linux")]
+    fn open_direct(&self, path: &Path) -> io::Result<Box<dyn IoFile>> {
+        match self.open_at(path, OFlags::RDONLY | OFlags::DIRECT) {
+            Ok(file) => Ok(Box::new(OsFile::direct(File::from(file)))),
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                let reason = "the file system has no direct reads";
+                Err(io::Error::new(io::ErrorKind::Unsupported, reason))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_direct(&self, _: &Path) -> io::Result<Box<dyn IoFile>> {
+        let reason = "this system has no direct reads";
+        Err(io::Error::new(io::ErrorKind::Unsupported, reason))
+    }
+
     fn open_directory(&self, dir: &Path) -> io::Result<OwnedFd> {
         self.open_at(dir, OFlags::RDONLY | OFlags::DIRECTORY)
     }
@@ -72,6 +92,7 @@ impl Io for OpenDirs {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         let flags = match mode {
             OpenMode::Read | OpenMode::ReadImmutable => OFlags::RDONLY,
+            OpenMode::ReadDirect => return self.open_direct(path),
             OpenMode::ReadWrite => OFlags::RDWR,
             OpenMode::Create => OFlags::RDWR | OFlags::CREATE,
             OpenMode::CreateEmpty => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,

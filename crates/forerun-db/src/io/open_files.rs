@@ -36,6 +36,8 @@ pub(crate) struct OpenFiles(Arc<Files>);
 struct Files {
     io: Arc<dyn Io>,
     limit: usize,
+    /// How immutable files are opened.
+    mode: OpenMode,
     clock: Mutex<Clock>,
     /// Whether more files are open than the limit allows, because all were being read at some
     /// moment. Relaxed throughout: a hint.
@@ -85,9 +87,19 @@ impl OpenFiles {
     /// Keeps at most this many immutable files of `io` open at a time, plus those that are being
     /// read.
     pub(crate) fn new(io: Arc<dyn Io>, limit: usize) -> OpenFiles {
+        OpenFiles::with_mode(io, limit, OpenMode::ReadImmutable)
+    }
+
+    /// [`new`](Self::new) that reads immutable files past the memory of the system.
+    pub(crate) fn direct(io: Arc<dyn Io>, limit: usize) -> OpenFiles {
+        OpenFiles::with_mode(io, limit, OpenMode::ReadDirect)
+    }
+
+    fn with_mode(io: Arc<dyn Io>, limit: usize, mode: OpenMode) -> OpenFiles {
         OpenFiles(Arc::new(Files {
             io,
             limit: limit.max(1),
+            mode,
             clock: Mutex::default(),
             is_over: AtomicBool::new(false),
         }))
@@ -128,7 +140,7 @@ impl Files {
         drop(clock);
         // Closing makes a system call.
         drop(closed);
-        let opened = self.open(&entry.path, OpenMode::ReadImmutable);
+        let opened = self.open(&entry.path, self.mode);
         let mut clock = self.clock();
         clock.opening -= 1;
         if opened.is_ok() {
@@ -273,6 +285,11 @@ impl IoFile for ImmutableFile {
         self.open()?.invalidate_cache()
     }
 
+    fn is_direct(&self) -> bool {
+        // If the file cannot be opened, the read that follows reports why.
+        self.files.mode == OpenMode::ReadDirect && self.open().is_ok_and(|file| file.is_direct())
+    }
+
     fn openings(&self) -> u64 {
         // Acquire: pairs with the Release in `open`, so a number that is the same before and after
         // a read is that of the opening that was read.
@@ -334,13 +351,19 @@ impl Io for OpenFiles {
             }),
         };
         // Open the file now, so that a missing file is noticed at once.
-        file.open()?;
+        let opened = file.open()?;
+        if self.0.mode == OpenMode::ReadDirect {
+            // The system may have it in memory since it was written. If this fails, it stays there.
+            let _ = opened.invalidate_cache();
+        }
         Ok(Box::new(file))
     }
 
     fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
         let opened = self.0.io.open_dir(dir)?;
-        Ok(opened.map(|io| -> Arc<dyn Io> { Arc::new(OpenFiles::new(io, self.0.limit)) }))
+        Ok(opened.map(|io| -> Arc<dyn Io> {
+            Arc::new(OpenFiles::with_mode(io, self.0.limit, self.0.mode))
+        }))
     }
 }
 

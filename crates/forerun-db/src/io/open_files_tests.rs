@@ -69,7 +69,7 @@ impl Io for Counting {
 impl IoFile for CountedFile {
     crate::forward_io!(
         this => this.file;
-        read_at, read_cached_at, write_at, len, set_len, sync, try_lock, shared
+        read_at, read_cached_at, is_direct, write_at, len, set_len, sync, try_lock, shared
     );
 
     fn openings(&self) -> u64 {

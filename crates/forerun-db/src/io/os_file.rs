@@ -17,12 +17,14 @@ use rustix::fs::{Stat, fstat};
 #[cfg(target_os = "linux")]
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{FileId, IoFile};
+use super::{FileId, IoFile, direct};
 
 /// An open file.
 #[derive(Debug)]
 pub(super) struct OsFile {
     file: Arc<File>,
+    /// Whether it is open for direct reads only.
+    is_direct: bool,
     /// The process that has locked the file, if any.
     locked_by: OnceLock<Owner>,
     /// Whether the kernel or the file system has no `DONTCACHE`. Relaxed throughout: a hint.
@@ -51,12 +53,21 @@ impl OsFile {
     pub(super) fn new(file: File) -> OsFile {
         OsFile {
             file: Arc::new(file),
+            is_direct: false,
             locked_by: OnceLock::new(),
             #[cfg(target_os = "linux")]
             lacks_dontcache: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             missed_pieces: AtomicUsize::new(0),
         }
+    }
+
+    /// A file that is open for direct reads.
+    #[cfg(target_os = "linux")]
+    pub(super) fn direct(file: File) -> OsFile {
+        let mut opened = OsFile::new(file);
+        opened.is_direct = true;
+        opened
     }
 
     /// Reads, and has the system drop what it did not have in memory.
@@ -137,11 +148,17 @@ impl Drop for OsFile {
 
 impl IoFile for OsFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.is_direct {
+            return direct::read_at(&self.file, buffer, offset);
+        }
         FileExt::read_at(&*self.file, buffer, offset)
     }
 
     #[cfg(target_os = "linux")]
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.is_direct {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let buffers = &mut [io::IoSliceMut::new(buffer)];
         let read = rustix::io::preadv2(&self.file, buffers, offset, ReadWriteFlags::NOWAIT);
         Ok(read?)
@@ -149,6 +166,9 @@ impl IoFile for OsFile {
 
     #[cfg(target_os = "linux")]
     fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.is_direct {
+            return self.read_at(buffer, offset);
+        }
         if !self.lacks_dontcache.load(Ordering::Relaxed) {
             let buffers = &mut [io::IoSliceMut::new(buffer)];
             match rustix::io::preadv2(&self.file, buffers, offset, DONTCACHE) {
@@ -164,6 +184,10 @@ impl IoFile for OsFile {
     #[cfg(target_os = "linux")]
     fn invalidate_cache(&self) -> io::Result<()> {
         self.advise(0, None, Advice::DontNeed)
+    }
+
+    fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

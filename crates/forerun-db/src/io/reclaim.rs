@@ -102,7 +102,7 @@ impl Io for ReclaimIo {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         let file = self.retry(path, || self.io.open(path, mode))?;
         Ok(match mode {
-            OpenMode::Read | OpenMode::ReadImmutable => file,
+            OpenMode::Read | OpenMode::ReadImmutable | OpenMode::ReadDirect => file,
             OpenMode::ReadWrite | OpenMode::Create | OpenMode::CreateEmpty => {
                 let (path, io) = (path.to_owned(), self.clone());
                 Box::new(ReclaimFile { path, file, io })
@@ -146,8 +146,8 @@ impl Io for ReclaimIo {
 impl IoFile for ReclaimFile {
     crate::forward_io!(
         this => this.file;
-        read_at, read_cached_at, read_once_at, invalidate_cache, openings, start_write_out, len,
-        is_empty, try_lock, try_lock_shared, id, shared
+        read_at, read_cached_at, read_once_at, invalidate_cache, is_direct, openings,
+        start_write_out, len, is_empty, try_lock, try_lock_shared, id, shared
     );
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -78,6 +78,10 @@ impl PageSource for Run {
         matches!(self.order(), KeyOrder::Bytewise)
     }
 
+    fn is_direct(&self) -> bool {
+        Run::is_direct(self)
+    }
+
     fn head(&self, page: &[u8]) -> u64 {
         self.shared_prefix().head_of(Page::new(page))
     }

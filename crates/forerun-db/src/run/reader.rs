@@ -35,6 +35,8 @@ pub(crate) struct Run {
     number: u64,
     path: PathBuf,
     file: Box<dyn IoFile>,
+    /// Whether reads of it bypass the memory of the system.
+    is_direct: bool,
     order: KeyOrder,
     meta: RunMeta,
     salt: u64,
@@ -127,6 +129,7 @@ impl Run {
         Ok(Run {
             number,
             path: path.to_owned(),
+            is_direct: file.is_direct(),
             file,
             salt: footer.salt,
             pages_range: dictionary_range.end..footer.filter_offset,
@@ -276,6 +279,11 @@ impl Run {
 
     pub(crate) fn file(&self) -> &dyn IoFile {
         &*self.file
+    }
+
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     pub(crate) fn salt(&self) -> u64 {

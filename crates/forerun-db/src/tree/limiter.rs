@@ -6,12 +6,13 @@
 //!
 //!   Flush       waits for flushes
 //!   Compaction  waits for flushes and compactions, and keeps 1/4 beside flushes
-//!   Copy        waits for all, and keeps 1/4 beside compactions, 1/10 beside flushes
+//!   Copy        waits for both, and keeps 1/4 beside compactions, 1/10 beside flushes
+//!   Scrub       waits for all, and keeps 1/4 beside copies, 1/10 beside compactions, …
 //! ```
 //!
 //! A class keeps its share through credit: what a class above pays earns it a third as much, and
-//! a class further below a ninth. A writer whose credit suffices for its piece, at once or while it
-//! sleeps, goes on, and the piece becomes a debt of those above too.
+//! each class further below a third of that. A writer whose credit suffices for its piece, at once
+//! or while it sleeps, goes on, and the piece becomes a debt of those above too.
 
 use std::time::{Duration, Instant};
 
@@ -42,10 +43,12 @@ pub(crate) enum IoClass {
     Compaction,
     /// What a user asked for: backups, checkpoints, and the runs of ingestions.
     Copy,
+    /// What no one waits for: scrubs, which read.
+    Scrub,
 }
 
 impl IoClass {
-    const COUNT: usize = 3;
+    const COUNT: usize = 4;
 
     /// The class of a flush, or of a compaction from this level.
     pub(crate) fn of_level(level: usize) -> IoClass {

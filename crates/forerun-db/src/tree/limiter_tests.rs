@@ -7,7 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-const CLASSES: [IoClass; 3] = [IoClass::Flush, IoClass::Compaction, IoClass::Copy];
+const CLASSES: [IoClass; 4] = [
+    IoClass::Flush,
+    IoClass::Compaction,
+    IoClass::Copy,
+    IoClass::Scrub,
+];
 
 #[test]
 fn writers_respect_the_rate_limit() {
@@ -69,7 +74,7 @@ fn what_is_forgiven_is_forgiven_to_all_sleepers() {
         let (limiter, stop) = (Arc::clone(&limiter), Arc::clone(&stop));
         std::thread::spawn(move || limiter.take(1 << 20, class, &stop))
     });
-    while limiter.lock().paid_at[2] < Instant::now() + Duration::from_secs(5 << 19) {
+    while limiter.lock().paid_at[3] < Instant::now() + Duration::from_secs(7 << 19) {
         std::thread::yield_now();
     }
     limiter.set(Some(1));

@@ -23,7 +23,7 @@
 //!   place.rs       chooses the levels of ingested runs
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
-//!   verify.rs      verifies every byte
+//!   verify.rs      verifies every byte; scrub.rs reads it, to find damage
 //!   repair/        rebuilds manifest and runs; salvage.rs reads damaged runs
 //!   checkpoint.rs  copies a store by hard links
 //! ```
@@ -66,6 +66,7 @@ pub(crate) mod retain;
 mod running_tests;
 pub(crate) mod salvage;
 pub(crate) mod scan_limit;
+pub(crate) mod scrub;
 pub(crate) mod subcompactions;
 pub(crate) mod verify;
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod bad_page;
 mod copies;
 mod crashes;
 mod damage;
+mod direct_reads;
 mod failed_installs;
 mod fault_io;
 mod faults;
@@ -15,6 +16,7 @@ mod opening;
 mod read_only;
 mod regressions;
 mod repair;
+mod scrub;
 mod unlinking;
 mod write_out;
 

@@ -76,6 +76,8 @@ pub fn draw(seed: u64) -> Program {
     draw.add_cached_reads(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(56));
     draw.add_queues(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(4));
+    draw.add_scrubs(&mut program);
     program
 }
 
@@ -128,6 +130,7 @@ impl Draw {
             checks: self.of(&[MemoryChecks::Off, MemoryChecks::Off, MemoryChecks::Paranoid]),
             verify_checksums: VerifyChecksums::Once,
             cached_percent: 0,
+            scrub_rate_bytes: 0,
             keyspaces: (0..keyspaces).map(|_| self.keyspace_shape()).collect(),
             private: self.keyspace_shape(),
             has_links: !self.one_in(4),

@@ -165,6 +165,15 @@ impl Draw {
         }
     }
 
+    /// Draws whether runs are scrubbed, and how fast.
+    pub fn add_scrubs(&mut self, program: &mut Program) {
+        let of_incarnations = program.incarnations.iter_mut();
+        let of_incarnations = of_incarnations.filter_map(|of| of.options.as_deref_mut());
+        for store in of_incarnations.chain([&mut program.store]) {
+            store.scrub_rate_bytes = self.of(&[0, 0, 4 << 10, 256 << 10, 1 << 30]);
+        }
+    }
+
     /// Draws how old deletions may become, and stretches of keys that are deleted in one keyspace,
     /// as in a queue, while scans of all threads find out that they are dead.
     pub fn add_queues(&mut self, program: &mut Program) {

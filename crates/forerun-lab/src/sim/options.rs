@@ -34,6 +34,7 @@ impl StoreShape {
             .tree(own.tree)
             .background(self.background)
             .background_threads(self.background_threads)
+            .scrub_rate_bytes(self.scrub_rate_bytes)
             .durability(self.durability)
             .checks(self.checks)
             .verify_checksums(self.verify_checksums)

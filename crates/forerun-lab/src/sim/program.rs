@@ -52,6 +52,7 @@ pub struct StoreShape {
     pub verify_checksums: VerifyChecksums,
     /// In how many of 100 calls the system has in memory what is to be read.
     pub cached_percent: u64,
+    pub scrub_rate_bytes: u64,
     /// The keyspaces that every thread uses. The first one is the store's own.
     pub keyspaces: Vec<KeyspaceShape>,
     /// The keyspaces that each thread creates and drops for itself.

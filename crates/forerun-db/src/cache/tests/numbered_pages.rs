@@ -96,6 +96,9 @@ impl PageSource for Numbered {
     fn may_be_trusted(&self) -> bool {
         true
     }
+    fn is_direct(&self) -> bool {
+        self.file.is_direct()
+    }
     fn head(&self, page: &[u8]) -> u64 {
         head_of(page[0])
     }

@@ -12,23 +12,27 @@
 //! share: a read is complete or an error (`cached.rs` only tries). An interrupted or short read
 //! continues where it stopped; the end of the file is an error.
 //!
+//! A direct file, which bypasses the system's memory, is read in whole blocks (`extent.rs`).
+//!
 //! From `push` until its [`Done`] comes back, a buffer belongs to the queue, and so does the file:
 //! a queue may be dropped or forgotten at any time.
 
 pub(crate) mod cached;
+pub(in crate::io) mod extent;
 mod pool;
 #[cfg(target_os = "linux")]
 mod uring;
 
-use forerun_core::size::counted;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use forerun_core::Wait;
 
 use super::IoFile;
+use extent::Extent;
 use pool::PoolReads;
 #[cfg(target_os = "linux")]
 use uring::Ring;
@@ -104,47 +108,65 @@ pub(crate) struct Read<F> {
     pub(crate) token: u32,
 }
 
-/// A finished read. The buffer is full if `result` is `Ok`; otherwise its contents are unspecified.
+/// A finished read.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) token: u32,
+    /// To be used again.
     pub(crate) buffer: Vec<u8>,
+    /// Where the bytes that were read are in it.
+    wanted: Range<usize>,
     pub(crate) result: io::Result<()>,
+}
+
+impl Done {
+    /// What was read, if `result` is `Ok`; otherwise its contents are unspecified.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.wanted.clone()]
+    }
 }
 
 /// A read in progress.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) file: Arc<File>,
-    offset: u64,
+    extent: Extent,
     pub(super) buffer: Vec<u8>,
-    filled: usize,
     token: u32,
 }
 
 impl Progress {
-    fn new(read: Read<Arc<File>>) -> Self {
+    /// A read that fills the buffer, or if it is direct, a part of a longer one.
+    fn new(read: Read<Arc<File>>, is_direct: bool) -> Self {
+        let Read {
+            file,
+            offset,
+            mut buffer,
+            token,
+        } = read;
+        let len = buffer.len();
+        let extent = if is_direct {
+            Extent::blocks(offset, len, &mut buffer)
+        } else {
+            Extent::exact(offset, len)
+        };
         Progress {
-            file: read.file,
-            offset: read.offset,
-            buffer: read.buffer,
-            filled: 0,
-            token: read.token,
+            file,
+            extent,
+            buffer,
+            token,
         }
     }
 
     /// Where the remaining bytes are read from and written to.
     #[inline]
     pub(super) fn rest(&mut self) -> (u64, &mut [u8]) {
-        (
-            self.offset + self.filled as u64,
-            &mut self.buffer[self.filled..],
-        )
+        self.extent.rest(&mut self.buffer)
     }
 
     /// Records what a call returned for the remaining bytes. `None`: there is more to read.
     pub(super) fn advance(&mut self, result: io::Result<usize>) -> Option<io::Result<()>> {
-        match advance(&mut self.filled, self.buffer.len(), result) {
+        match self.extent.advance(result) {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
@@ -154,15 +176,17 @@ impl Progress {
     pub(super) fn done(self, result: io::Result<()>) -> Done {
         Done {
             token: self.token,
+            wanted: self.extent.wanted(),
             buffer: self.buffer,
             result,
         }
     }
 
-    /// The same read from the beginning, into a new buffer.
+    /// The same read from the beginning, into a new buffer of the same length.
     #[cfg(target_os = "linux")]
-    pub(super) fn restart(self) -> Progress {
-        Progress { filled: 0, ..self }
+    pub(super) fn restart(mut self) -> Progress {
+        self.extent = self.extent.restart(&mut self.buffer);
+        self
     }
 
     /// Reads the remaining bytes with plain calls.
@@ -178,39 +202,17 @@ impl Progress {
     }
 }
 
-/// Records the result of a call in `filled`. Returns whether all `len` bytes have been read.
-fn advance(filled: &mut usize, len: usize, result: io::Result<usize>) -> io::Result<bool> {
-    match result {
-        Ok(0) if *filled < len => Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            format!("the file ends {} too early", counted(len - *filled, "byte")),
-        )),
-        Ok(got) => {
-            *filled = len.min(*filled + got);
-            Ok(*filled == len)
-        }
-        // The kernel may ask for an io_uring read to be retried.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
-            ) =>
-        {
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// Fills `buffer` from `offset` of a file, synchronously.
 ///
 /// # Errors
 /// The error of the failed call; `UnexpectedEof` if the file ends early.
 pub(crate) fn read_exact_at(file: &dyn IoFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let result = file.read_at(&mut buffer[filled..], offset + filled as u64);
-        advance(&mut filled, buffer.len(), result)?;
+    let mut extent = Extent::exact(offset, buffer.len());
+    while !buffer.is_empty() {
+        let (offset, rest) = extent.rest(buffer);
+        if extent.advance(file.read_at(rest, offset))? {
+            break;
+        }
     }
     Ok(())
 }
@@ -254,12 +256,14 @@ impl<'f> BatchedReads<'f> {
         };
         match shared {
             Some(file) => {
-                self.shared.push(Progress::new(Read {
+                let is_direct = read.file.is_direct();
+                let read = Read {
                     file,
                     offset: read.offset,
                     buffer: read.buffer,
                     token: read.token,
-                }));
+                };
+                self.shared.push(Progress::new(read, is_direct));
             }
             None => self.own.push(read),
         }
@@ -290,6 +294,7 @@ impl<'f> BatchedReads<'f> {
             let result = read_exact_at(read.file, &mut read.buffer, read.offset);
             done.push(Done {
                 token: read.token,
+                wanted: 0..read.buffer.len(),
                 buffer: read.buffer,
                 result,
             });

@@ -58,10 +58,10 @@ fn read_all<'f>(
     assert_eq!(done.len(), ranges.len());
     done.sort_by_key(|done| done.token);
     for (at, (done, &(offset, len))) in done.iter().zip(ranges).enumerate() {
-        assert_eq!((done.token as usize, done.buffer.len()), (at, len));
+        assert_eq!((done.token as usize, done.bytes().len()), (at, len));
         if offset + len as u64 <= LEN {
             done.result.as_ref().unwrap();
-            let right = (offset..).zip(&done.buffer).all(|(at, b)| *b == byte(at));
+            let right = (offset..).zip(done.bytes()).all(|(at, b)| *b == byte(at));
             assert!(right, "bytes of {offset}+{len}");
         } else if len > 0 {
             let error = done.result.as_ref().unwrap_err();
