@@ -11,9 +11,9 @@ use crate::{Error, Result};
 ///
 /// Level 0 holds flushed memtables, in runs that overlap. Each level below holds runs that do not
 /// overlap. The last level, 6, may have any size. Going up from it, each level may have the size of
-/// the next one divided by `level_factor`, but at least `level1_bytes`. Level 0 is merged into the
-/// first level reached where the quotient is at most `level1_bytes`, and the levels between stay
-/// empty. So little data is stored twice, except in stores of a few times `level1_bytes`.
+/// the next one divided by `level_factor`, until that is at most `level1_bytes`, which each may have.
+/// Level 0 is merged into the level reached there, and the levels between stay empty. So little data
+/// is stored twice, except in stores of a few times `level1_bytes`.
 ///
 /// ```
 /// use forerun_db::{Options, TreeOptions};

@@ -13,8 +13,8 @@
 //! small runs that overlap nothing are to be merged too.
 //!
 //! The oldest run is merged into the level below, with every run that overlaps it, so that the
-//! remaining runs are newer or have other keys. If that would rewrite about as much as it moves, or
-//! more, runs next to each other in age are merged into one run of level 0 instead. So a keyspace
+//! remaining runs are newer or have other keys. If that would rewrite much more than it moves,
+//! small runs next to each other in age are merged into one run of level 0 instead. So a keyspace
 //! with a few writes in each memtable set rewrites its last level only once in a long while.
 
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::run::Run;
 use crate::tree::key_bounds::take_overlapping;
 use crate::tree::levels::Levels;
 
-/// What a compaction takes from level 0 has at least so many percent of the bytes that it rewrites
-/// below, unless level 0 has no runs to merge within it. More than all of them, so that a level of
-/// the size of level 0 is not rewritten each time.
+/// What a compaction takes from level 0 has at least this share of the bytes that it rewrites below,
+/// in percent, unless level 0 has no runs to merge within it. More than all of them, so that a level
+/// of the size of level 0 is not rewritten each time.
 const TAKEN_PERCENT_MIN: u64 = 125;
 
 /// Small runs join a compaction of others if it rewrites at most this many bytes more for each of
