@@ -11,9 +11,8 @@ use crate::{Error, Result};
 ///
 /// Level 0 holds flushed memtables, in runs that overlap. Each level below holds runs that do not
 /// overlap. The last level, 6, may have any size. Going up from it, each level may have the size of
-/// the next one divided by `level_factor`, until that is at most `level1_bytes`, which each may have.
-/// Level 0 is merged into the level reached there, and the levels between stay empty. So little data
-/// is stored twice, except in stores of a few times `level1_bytes`.
+/// the next one divided by `level_factor`, until that is at most `level1_bytes`. Level 0 is merged
+/// into the level reached there, and the levels between stay empty. So little data is stored twice.
 ///
 /// ```
 /// use forerun_db::{Options, TreeOptions};
@@ -37,7 +36,7 @@ pub struct TreeOptions {
     /// The number of runs in level 0 that include the same key at which the keyspace's writes wait
     /// until there are fewer. Default: 20.
     pub level0_stop_runs: usize,
-    /// The maximum size of the first level in use below level 0, in bytes. Default: 512 MiB.
+    /// The maximum size of the first level in use below level 0, in bytes. Default: 256 MiB.
     pub level1_bytes: u64,
     /// How many times larger each level may be than the one above. Default: 10.
     pub level_factor: u32,
@@ -73,7 +72,7 @@ impl Default for TreeOptions {
             level0_runs: 4,
             level0_slow_runs: 12,
             level0_stop_runs: 20,
-            level1_bytes: 512 << 20,
+            level1_bytes: 256 << 20,
             level_factor: 10,
             run_bytes: 64 << 20,
             deletion_max_age: Some(Duration::from_secs(7 * 86_400)),

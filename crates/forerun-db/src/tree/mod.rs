@@ -71,8 +71,6 @@ pub(crate) mod subcompactions;
 pub(crate) mod verify;
 #[cfg(test)]
 mod version_tests;
-#[cfg(test)]
-mod write_amplification_tests;
 
 #[cfg(any(test, feature = "study"))]
 pub use one_run::{Add, OneRun, RunLookup};

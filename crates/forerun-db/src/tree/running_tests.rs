@@ -93,8 +93,7 @@ fn level_0_is_compacted_before_what_no_one_sees_is_dropped() {
     assert_eq!((unseen.from, unseen.into), (LEVELS - 1, LEVELS - 1));
     fixture.begin(unseen);
     assert!(fixture.pick().is_some(), "another one may begin beside it");
-    // So much that it is not merged within level 0.
-    write_runs(&mut fixture, |_| Some(2_000));
+    write_runs(&mut fixture, |_| Some(200));
     fixture.options.level0_runs = 1;
     let begins = fixture.pick().map(|of| of.from);
     assert_eq!(begins, None, "level 0 would wait for it");

@@ -25,18 +25,13 @@ use crate::run::Run;
 use crate::tree::key_bounds::take_overlapping;
 use crate::tree::levels::Levels;
 
-/// What a compaction takes from level 0 has at least this share of the bytes that it rewrites below,
-/// in percent, unless level 0 has no runs to merge within it. More than all of them, so that a level
-/// of the size of level 0 is not rewritten each time.
-const TAKEN_PERCENT_MIN: u64 = 125;
-
-/// Small runs join a compaction of others if it rewrites at most this many bytes more for each of
-/// theirs.
-const REWRITTEN_PER_SMALL_BYTE_MAX: u64 = 4;
+/// A compaction rewrites at most this many bytes below for each that it takes from level 0, unless
+/// level 0 has no small runs to merge.
+const REWRITTEN_PER_BYTE_MAX: u64 = 4;
 
 /// A run is merged with newer ones within level 0 if it has at most this many times their bytes.
 /// Larger runs wait until the newer ones have grown, so that they are not rewritten each time.
-const SIZE_RATIO: u64 = 1;
+const SIZE_RATIO: u64 = 4;
 
 /// While level 0 is due, but waits for a compaction of the level below, nothing else takes runs of
 /// that level. If all that it waits for began after it was due, it would wait for ever.
@@ -65,7 +60,7 @@ pub(super) fn pick_level0(
     let Some(down) = level0_into(levels, options, base, running) else {
         return Pick::Nothing;
     };
-    let most_bytes = bytes(&down.lower).saturating_mul(TAKEN_PERCENT_MIN) / 100;
+    let most_bytes = bytes(&down.lower) / REWRITTEN_PER_BYTE_MAX;
     let is_costly = most_bytes > bytes(&down.upper);
     let within = is_costly.then(|| within_level0(levels, most_bytes, running));
     match within.flatten() {
@@ -182,7 +177,7 @@ pub(super) fn level0_into(
         take(levels, &mut taken, index);
         let more = compaction_of(&taken)?;
         let added_bytes = bytes(&more.upper) - upper_bytes;
-        let most_bytes = bytes(&compaction.lower) + REWRITTEN_PER_SMALL_BYTE_MAX * added_bytes;
+        let most_bytes = bytes(&compaction.lower) + REWRITTEN_PER_BYTE_MAX * added_bytes;
         if bytes(&more.lower) > most_bytes || !running.allows(&more) {
             break;
         }

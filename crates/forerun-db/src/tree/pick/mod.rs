@@ -7,10 +7,11 @@
 //!   level 6   │ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ … │      2000 MiB               the last: no limit
 //! ```
 //!
-//! The last level has no limit, and each level above may hold a tenth of the next one, but at least
-//! `level1_bytes`. So a large tree is about a ninth larger than its last level. Level 0 is merged
-//! into the topmost level of which that tenth is at most `level1_bytes`; the levels between the two
-//! are empty. A compaction takes runs from the level that exceeds its target most (`cheapest.rs`).
+//! The last level has no limit, and each level above may hold a tenth of the next one, so the whole
+//! tree is at most a ninth larger than its last level. Level 0 is merged into the topmost level
+//! whose target is at most `level1_bytes`; the levels between the two are empty. A compaction takes
+//! a run from the level that exceeds its target most. It picks the run that causes the least
+//! rewriting below for each byte that it moves.
 //!
 //! From the level that it merges into, a compaction takes every overlapping run, and small runs
 //! next to them: a run that overlaps nothing is moved as it is, and without that a store that is
@@ -18,7 +19,6 @@
 //! `deletion_compaction.rs` what gets rid of deletions, and `range_compaction.rs` of range
 //! deletions. Several compactions run at once; `running.rs` says which may.
 
-mod cheapest;
 mod deletion_compaction;
 mod level0;
 mod older_keys;
@@ -28,7 +28,6 @@ mod running;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cheapest::pick_cheapest;
 pub(crate) use deletion_compaction::{DueAt, has_due_deletions, pick_for_deletions};
 pub(crate) use level0::level0_begins_without;
 use level0::{all_level0_into, keep_for_level0, pick_level0};
@@ -38,7 +37,7 @@ pub(crate) use running::{Pick, Running, RunningCompactions};
 
 use crate::ranges::Ranges;
 use crate::run::Run;
-use crate::tree::key_bounds::{KeyRange, hull, overlapping};
+use crate::tree::key_bounds::{KeyRange, hull, largest, overlapping, smallest};
 use crate::tree::levels::{Levels, obsolete_from};
 use crate::tree::manifest::LEVELS;
 use crate::{Error, TreeOptions};
@@ -139,13 +138,12 @@ impl Targets {
             base -= 1;
             share /= factor;
         }
-        // The level below the first of a small store may hold ten times this.
+        // If the first level of a small store had a small target, each flush would rewrite the
+        // whole level.
         let share = share.clamp((base_limit / factor).max(1), base_limit);
         let mut bytes = [0; LEVELS];
         for (i, target) in bytes[base..].iter_mut().enumerate() {
-            let share = share.saturating_mul(factor.saturating_pow(i as u32));
-            // A smaller one would hold less than level 0 does, and pass on each byte at once.
-            *target = share.max(base_limit);
+            *target = share.saturating_mul(factor.saturating_pow(i as u32));
         }
         Targets { base, bytes }
     }
@@ -168,14 +166,7 @@ pub(crate) fn pick(
     due.sort_by(|a, b| b.0.total_cmp(&a.0));
     let picked = due.into_iter().find_map(|(_, level)| match level {
         0 => pick_level0(levels, options, targets.base, running).begins(),
-        level => {
-            let excess_bytes = levels.bytes(level).saturating_sub(
-                running
-                    .leaving_bytes(level)
-                    .saturating_add(targets.bytes[level]),
-            );
-            pick_cheapest(levels, options, level, excess_bytes, running)
-        }
+        level => pick_run(levels, options, level, running),
     });
     picked.or_else(|| pick_unseen(levels, oldest_reader, running))
 }
@@ -241,6 +232,42 @@ fn pick_unseen(levels: &Levels, oldest_reader: u64, running: &Running<'_>) -> Op
     let is_unseen = |run: &&Arc<Run>| obsolete_from(run).is_some_and(|from| from <= oldest_reader);
     let unseen = levels.level(LAST).runs().iter().filter(is_unseen);
     let mut compactions = unseen.map(|run| within_last(vec![Arc::clone(run)]));
+    compactions.find(|compaction| running.allows(compaction))
+}
+
+/// The run of a level whose compaction rewrites the fewest bytes below for each of its own, of
+/// those that may begin.
+fn pick_run(
+    levels: &Levels,
+    options: &TreeOptions,
+    from: usize,
+    running: &Running<'_>,
+) -> Option<Compaction> {
+    let order = levels.order();
+    let below = levels.level(from + 1).runs();
+    let mut start = 0;
+    let mut candidates: Vec<(f64, &Arc<Run>)> = Vec::new();
+    for run in levels.level(from).runs() {
+        // Both levels ascend, so runs before this one are also before the next one.
+        while below
+            .get(start)
+            .is_some_and(|other| order.compare(largest(other), smallest(run)).is_lt())
+        {
+            start += 1;
+        }
+        let overlap = below[start..]
+            .iter()
+            .take_while(|other| order.compare(smallest(other), largest(run)).is_le());
+        let rewritten: u64 = overlap.map(|other| other.meta().file_bytes).sum();
+        let cost = rewritten as f64 / run.meta().file_bytes.max(1) as f64;
+        candidates.push((cost, run));
+    }
+    candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let idle = candidates.into_iter().map(|(_, run)| run);
+    let mut compactions = idle
+        .filter(|run| !running.takes(run))
+        .map(|run| vec![Arc::clone(run)])
+        .filter_map(|upper| into_next(levels, options, from..from + 1, upper, running));
     compactions.find(|compaction| running.allows(compaction))
 }
 
