@@ -105,7 +105,7 @@ class BackgroundError(TypedDict):
     """Work in the background failed."""
 
     event: Literal["background_error"]
-    task: Literal["flush", "compaction", "log_sync", "other"]
+    task: Literal["flush", "compaction", "log_sync", "scrub", "other"]
     error: Exception
 
 

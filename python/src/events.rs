@@ -298,6 +298,7 @@ fn name_of_task(task: BackgroundTask) -> &'static str {
         BackgroundTask::Flush => "flush",
         BackgroundTask::Compaction => "compaction",
         BackgroundTask::LogSync => "log_sync",
+        BackgroundTask::Scrub => "scrub",
         _ => "other",
     }
 }

@@ -208,6 +208,8 @@ pub enum BackgroundTask {
     Compaction,
     /// Syncing segments of the log.
     LogSync,
+    /// Reading all runs to find damage. Some could not be read: the next scrub tries it again.
+    Scrub,
 }
 
 /// A reference to the listener. The last one drops it: the user's code, which may panic, in any

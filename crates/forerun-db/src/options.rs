@@ -198,8 +198,8 @@ pub struct Options {
     pub background_threads: usize,
     /// How many bytes of runs a scrub reads per second: a background thread that looks for damage
     /// where no lookup does. It reads from the device, past the memory of the system and the cache,
-    /// and begins to read all runs again at most once an hour. Within
-    /// [`TreeOptions::write_rate_bytes`], all else comes first. Damage is a
+    /// if the file system has direct reads, and begins to read all runs again at most once an hour.
+    /// Of [`TreeOptions::write_rate_bytes`], all else gets most. Damage is a
     /// [`DbEvent::DamageFound`](crate::DbEvent::DamageFound), and counted in
     /// [`Stats::scrub`](crate::Stats::scrub). Only with [`Background::Threads`] and
     /// [`Access::ReadWrite`]; [`Db::verify`](crate::Db::verify) checks once, and more. Default: 0,

@@ -17,7 +17,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::Inner;
 use crate::comparator::KeyOrder;
-use crate::events::DbEvent;
+use crate::events::{BackgroundTask, DbEvent};
 use crate::panics;
 use crate::run::Run;
 use crate::tree::levels::record;
@@ -120,6 +120,7 @@ impl Inner {
                 Err(error) => {
                     let path = self.path.display();
                     tracing::warn!(%error, %path, "a scrub is not complete");
+                    self.notify_of_error(BackgroundTask::Scrub, &error);
                 }
             }
             while let Some(left) = left_of_interval(begun) {

@@ -17,8 +17,11 @@ use super::reads::extent::Extent;
 /// The most bytes of a read, which are those of a large read-ahead.
 const READ_BYTES_MAX: usize = 256 << 10;
 
+/// The most bytes that a thread keeps.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
 thread_local! {
-    /// This thread's buffer between reads.
+    /// This thread's buffer between reads, of at most [`KEPT_BYTES_MAX`].
     static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -36,6 +39,8 @@ pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result
     if let Ok(got) = read {
         buffer[..got].copy_from_slice(&blocks[extent.wanted()][..got]);
     }
+    blocks.truncate(KEPT_BYTES_MAX);
+    blocks.shrink_to(KEPT_BYTES_MAX);
     let _ = KEPT.try_with(|kept| kept.set(blocks));
     read
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   file ── past the memory of the system ──> both ends ──> filter, index ──> pages, depth first
-//!                                             each is paid for before it is read
+//!                                             all but the ends are paid for first
 //! ```
 //!
 //! What is damaged does not stop the rest. The pages below a damaged internal page cannot be found,
@@ -48,8 +48,10 @@ pub(crate) fn scrub_run(
 ) -> Result<()> {
     let run = match open_run(&PastMemory(io), dir, named, order, cache) {
         Ok(run) => run,
-        Err(error @ (Error::Io { .. } | Error::OutOfMemory { .. })) => return Err(error),
-        // It is open, so it was not of another version or order.
+        Err(error @ (Error::Io { op: "open", .. } | Error::OutOfMemory { .. })) => {
+            return Err(error);
+        }
+        // The store has it open, so it was not of another version or order.
         Err(error) => {
             scrubber.note_damage(None, error);
             return Ok(());
@@ -60,11 +62,11 @@ pub(crate) fn scrub_run(
     scrubber.pay(around + u64::from(run.root_location().stored_len))?;
     note(run.read_filter().map(drop), None, scrubber)?;
     note(run.read_index().map(drop), None, scrubber)?;
-    scrub_pages(&run, scrubber)
+    scrub_pages(&run, named.bytes, scrubber)
 }
 
 /// Reads all pages below the root, which was read when the run was opened.
-fn scrub_pages(run: &Run, scrubber: &mut dyn Scrubber) -> Result<()> {
+fn scrub_pages(run: &Run, named_bytes: u64, scrubber: &mut dyn Scrubber) -> Result<()> {
     let (pages, leaf_pages) = (run.meta().pages(), run.meta().leaf_pages);
     let mut seen = vec![false; pages as usize];
     let (mut stored, mut bytes) = (Vec::new(), Vec::new());
@@ -78,7 +80,8 @@ fn scrub_pages(run: &Run, scrubber: &mut dyn Scrubber) -> Result<()> {
             scrubber.note_damage(None, run.corrupt(location.offset, reason));
             continue;
         }
-        scrubber.pay(location.stored_len.into())?;
+        // A damaged length may be any number.
+        scrubber.pay(u64::from(location.stored_len).min(named_bytes))?;
         let read = run.read_page(number, location, &mut stored, &mut bytes);
         if !note(read, Some(number), scrubber)? {
             continue;
@@ -119,6 +122,13 @@ fn note(read: Result<()>, page_no: Option<u32>, scrubber: &mut dyn Scrubber) -> 
 #[derive(Debug)]
 struct PastMemory<'a>(&'a dyn Io);
 
+/// Some file systems open a file for direct reads and refuse each of them. Any other failure is met
+/// again by the reads that follow.
+fn has_direct_reads(file: &dyn IoFile) -> bool {
+    let read = file.read_at(&mut [0], 0);
+    read.map_or_else(|error| error.kind() != ErrorKind::InvalidInput, |_| true)
+}
+
 /// A file of a file system without direct reads.
 #[derive(Debug)]
 struct ReadOnce(Box<dyn IoFile>);
@@ -131,12 +141,12 @@ impl Io for PastMemory<'_> {
 
     fn open(&self, path: &Path, _: OpenMode) -> io::Result<Box<dyn IoFile>> {
         match self.0.open(path, OpenMode::ReadDirect) {
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                let file = self.0.open(path, OpenMode::Read)?;
-                Ok(Box::new(ReadOnce(file)))
-            }
-            opened => opened,
+            Ok(file) if has_direct_reads(&*file) => return Ok(file),
+            Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+            _ => {}
         }
+        let file = self.0.open(path, OpenMode::Read)?;
+        Ok(Box::new(ReadOnce(file)))
     }
 }
 

@@ -165,10 +165,13 @@ impl UnsyncedSegments {
                 continue;
             }
             drop(queue);
-            if let Some((file, bytes)) = write_out {
+            // First, because writers may wait for it.
+            let synced = if is_due { self.sync() } else { Ok(()) };
+            if let Some((file, bytes)) = write_out
+                && synced.is_ok()
+            {
                 start_write_out(&*file, bytes);
             }
-            let synced = if is_due { self.sync() } else { Ok(()) };
             match synced {
                 Err(Failure::Unknown(error)) => return Err(error),
                 // The next segment and a synced write try it again.
