@@ -114,6 +114,7 @@ class RespServer(Server):
                 "--port", str(resp),
                 "--save", "",
                 "--appendonly", "no",
+                "--dir", tempfile.gettempdir(),
                 "--databases", str(self.databases),
                 *self.options,
             ]

@@ -307,10 +307,21 @@ impl Shared {
         self.unix_zero_ms.saturating_add_unsigned(ms)
     }
 
-    /// The expiry at a time of day in milliseconds. One before the cache's clock has passed.
-    pub(crate) fn expiry_at_unix_ms(&self, unix_ms: i64) -> Expiry {
+    /// The expiry of an item that lives through this millisecond of the day, as in Redis, or has
+    /// expired if that has come. A time that counts from now would end too early otherwise: now is
+    /// cut to milliseconds.
+    pub(crate) fn expiry_after_unix_ms(&self, unix_ms: i64) -> Expiry {
         let ms = unix_ms.saturating_sub(self.unix_zero_ms);
-        Expiry::AtMs(u64::try_from(ms).unwrap_or(0))
+        self.expiry_after_ms(u64::try_from(ms).unwrap_or(0))
+    }
+
+    /// The same for a millisecond of the cache's clock.
+    pub(crate) fn expiry_after_ms(&self, ms: u64) -> Expiry {
+        if ms <= self.cache.now_ms() {
+            Expiry::AtMs(0)
+        } else {
+            Expiry::AtMs(ms.saturating_add(1))
+        }
     }
 
     /// Adds counters for a new thread. [`session_stats`](Self::session_stats) includes them.

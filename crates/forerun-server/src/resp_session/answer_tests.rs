@@ -192,7 +192,34 @@ fn times_to_live() {
     client.cache.advance_ms(client.cache.now_ms() + 399);
     converse(&mut client, &[("GET a", "$1|1"), ("PTTL a", ":1")]);
     client.cache.advance_ms(client.cache.now_ms() + 1);
+    converse(&mut client, &[("GET a", "$1|1"), ("PTTL a", ":0")]);
+    client.cache.advance_ms(client.cache.now_ms() + 1);
     converse(&mut client, &[("GET a", "$-1"), ("TTL a", ":-2")]);
+}
+
+/// The clock cuts off a part of a millisecond: what is set at 0.9 ms has lived for 99.1 ms when the
+/// clock has advanced by 100.
+#[test]
+fn a_time_to_live_passes_in_full() {
+    let ending = [
+        "SET a 1 PX 100",
+        "PSETEX a 100 1",
+        "SET a 1|PEXPIRE a 100",
+        "SET a 1|GETEX a PX 100",
+        "HSET a b 1|PEXPIRE a 100",
+        "SET a 1 PX 50|PEXPIRE a 100 GT",
+    ];
+    for lines in ending {
+        let mut client = TestClient::new();
+        for line in lines.split('|') {
+            client.ask(line);
+        }
+        assert_eq!(client.ask("PTTL a"), ":100", "{lines}");
+        client.cache.advance_ms(client.cache.now_ms() + 100);
+        assert_eq!(client.ask("EXISTS a"), ":1", "{lines}");
+        client.cache.advance_ms(client.cache.now_ms() + 1);
+        assert_eq!(client.ask("EXISTS a"), ":0", "{lines}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   client   seconds or milliseconds, from now or since 1970
-//!   cache    Expiry::AtMs: milliseconds of the cache's clock, which never end early
+//!   cache    Expiry::AtMs: the millisecond of the cache's clock after the last of the item
 //! ```
 
 use forerun_cache::{ComputeOp, Expiry, Item};
@@ -91,7 +91,7 @@ pub(super) fn positive_time(
     let shared = call.context.shared;
     let unix_ms = (number > 0).then(|| unit.unix_ms(number, shared.unix_now_ms()));
     let unix_ms = unix_ms.flatten().ok_or_else(|| invalid(call))?;
-    Ok(shared.expiry_at_unix_ms(unix_ms))
+    Ok(shared.expiry_after_unix_ms(unix_ms))
 }
 
 /// The condition of `EXPIRE`.
@@ -172,7 +172,7 @@ impl Call<'_, '_> {
         let shared = self.context.shared;
         let unix_ms = unit.unix_ms(number, shared.unix_now_ms());
         let unix_ms = unix_ms.ok_or_else(|| invalid(self))?;
-        let expiry = shared.expiry_at_unix_ms(unix_ms);
+        let expiry = shared.expiry_after_unix_ms(unix_ms);
         let (new_ms, now_ms) = (expiry.ms(0).unwrap_or(0), self.context.cache.now_ms());
         let is_set = self.update(self.argument(1), |old| match old {
             Some(old) if condition.holds(old.expiry_ms(), new_ms) => {

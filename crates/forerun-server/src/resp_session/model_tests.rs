@@ -51,7 +51,7 @@ fn list(elements: Vec<String>) -> String {
 
 impl Model {
     fn get(&self, key: &str) -> Option<&Entry> {
-        let live = |entry: &&Entry| entry.expires_ms.is_none_or(|at| at > self.now_ms);
+        let live = |entry: &&Entry| entry.expires_ms.is_none_or(|at| at >= self.now_ms);
         self.items.get(key).filter(live)
     }
 

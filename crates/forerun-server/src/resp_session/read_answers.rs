@@ -319,8 +319,9 @@ fn time_of(command: Command, item: Option<Item<'_>>, context: &CommandContext<'_
     let Some(expires_ms) = item.expiry_ms() else {
         return -1;
     };
-    let left_ms = || expires_ms.saturating_sub(context.cache.now_ms()) as i64;
-    let unix_ms = || context.shared.unix_ms_of(expires_ms);
+    let last_ms = expires_ms.saturating_sub(1);
+    let left_ms = || last_ms.saturating_sub(context.cache.now_ms()) as i64;
+    let unix_ms = || context.shared.unix_ms_of(last_ms);
     // Halves are rounded up, so a key that still exists may have 0 seconds left.
     match command {
         Command::Ttl => (left_ms() + 500) / 1000,

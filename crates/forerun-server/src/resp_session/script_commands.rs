@@ -150,13 +150,15 @@ impl<'a> Call<'a, '_> {
         let more_ms = parse_i64(arguments[1]).ok_or(texts::NOT_INTEGER);
         let now_ms = self.context.cache.now_ms();
         let is_added = arguments[2] == b"0";
+        let shared = self.context.shared;
         let is_set = self.expire_if_equal(key, arguments[0], |expires_ms| {
             // A lock without a time stays as it is.
             let Some(expires_ms) = expires_ms else {
                 return Ok(None);
             };
-            let from_ms = if is_added { expires_ms } else { now_ms };
-            Ok(Some(Expiry::AtMs(from_ms.saturating_add_signed(more_ms?))))
+            let from_ms = if is_added { expires_ms - 1 } else { now_ms };
+            let last_ms = from_ms.saturating_add_signed(more_ms?);
+            Ok(Some(shared.expiry_after_ms(last_ms)))
         })?;
         self.number(is_set.into());
         Ok(())
