@@ -56,6 +56,15 @@ class Connected:
             self.metadata,
         )
 
+    async def close(self):
+        # The connector's own `close` waits for tasks of the loop that runs it.
+        wrapped = self.connector.getWrappedConnector()
+        await wrapped.pq_executor.shutdown_async(wait=False)
+        if hasattr(wrapped, "connection"):
+            await wrapped.connection.aclose()
+        else:
+            wrapped.client.close()
+
     def chunk(self, seed):
         """A chunk of numbers that depend on the seed."""
         made = self.backend.allocate(self.metadata.get_shapes(), self.metadata.get_dtypes())
@@ -76,7 +85,7 @@ def run(body, scheme="redis", shape=SMALL, dtype=torch.bfloat16):
         try:
             await asyncio.wait_for(body(connected), 60)
         finally:
-            await connected.connector.close()
+            await connected.close()
 
     asyncio.run(inside())
 
