@@ -156,7 +156,11 @@ impl<'a> Call<'a, '_> {
             let Some(expires_ms) = expires_ms else {
                 return Ok(None);
             };
-            let from_ms = if is_added { expires_ms - 1 } else { now_ms };
+            let from_ms = if is_added {
+                expires_ms.saturating_sub(1)
+            } else {
+                now_ms
+            };
             let last_ms = from_ms.saturating_add_signed(more_ms?);
             Ok(Some(shared.expiry_after_ms(last_ms)))
         })?;
