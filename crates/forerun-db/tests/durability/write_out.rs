@@ -134,7 +134,7 @@ fn the_log_and_runs_are_written_out_piece_by_piece_before_their_syncs() {
         assert!(ranges.len() >= 4, "{ranges:?}");
         let len = io.inner.read(path).unwrap().len() as u64;
         assert_eq!(ranges.last().unwrap().end, len - len % PIECE_BYTES);
-        // It was only a hint: what was promised is there after a loss of power, whatever came of it.
+        // It was only a hint: what was promised is there after a loss of power all the same.
         let after = io.inner.crash(0);
         drop(db);
         let db = Db::open_with_io(Arc::new(after), STORE, Options::default()).unwrap();
