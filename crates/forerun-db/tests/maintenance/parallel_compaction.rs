@@ -4,12 +4,13 @@ use crate::testing;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::{Condvar, Mutex, thread};
+use forerun_core::sync::{Condvar, Mutex, PoisonError, thread};
 use forerun_db::io::Io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Error, KeyspaceOptions, Options, RunOptions, TreeOptions};
@@ -81,7 +82,9 @@ impl Gate {
 
     /// Lets all go on.
     fn open(&self) {
-        let mut state = self.state.lock().unwrap();
+        // A test that has waited too long has panicked with the lock held.
+        let locked = self.state.lock();
+        let mut state = locked.unwrap_or_else(PoisonError::into_inner);
         (state.holds, state.held) = (0, 0);
         self.changed.notify_all();
     }
@@ -181,18 +184,36 @@ fn compact_small(db: &Db) {
 }
 
 /// A store of this many threads, in which as many compactions as `held` wait at the gate.
-fn open_with_held_compactions(held: usize, threads: usize) -> (FaultIo, Arc<Gate>, Db) {
+fn open_with_held_compactions(held: usize, threads: usize) -> (FaultIo, Db, OpensOnDrop) {
     let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
     prepare(&io);
     gate.hold(held);
     let db = Db::open_with_io(gate.on(&io), STORE, options(threads, due_tree())).unwrap();
+    let gate = OpensOnDrop(gate);
     gate.wait_for(held);
-    (io, gate, db)
+    (io, db, gate)
+}
+
+/// A gate that opens when a test fails, before its store is closed, which waits for compactions.
+struct OpensOnDrop(Arc<Gate>);
+
+impl Deref for OpensOnDrop {
+    type Target = Gate;
+
+    fn deref(&self) -> &Gate {
+        &self.0
+    }
+}
+
+impl Drop for OpensOnDrop {
+    fn drop(&mut self) {
+        self.open();
+    }
 }
 
 #[test]
 fn level_0_of_a_keyspace_is_compacted_beside_a_long_compaction_of_another() {
-    let (_io, gate, db) = open_with_held_compactions(1, 2);
+    let (_io, db, gate) = open_with_held_compactions(1, 2);
     compact_small(&db);
     gate.open();
     db.wait_idle().unwrap();
@@ -201,7 +222,7 @@ fn level_0_of_a_keyspace_is_compacted_beside_a_long_compaction_of_another() {
 
 #[test]
 fn compactions_of_disjoint_runs_of_a_keyspace_overlap_in_time() {
-    let (_io, gate, db) = open_with_held_compactions(2, 3);
+    let (_io, db, gate) = open_with_held_compactions(2, 3);
     // Every other thread is busy, and one is left for level 0.
     compact_small(&db);
     gate.open();
@@ -212,12 +233,13 @@ fn compactions_of_disjoint_runs_of_a_keyspace_overlap_in_time() {
 
 #[test]
 fn a_full_compaction_beside_others_ends_and_so_does_one_that_waits_for_them() {
-    let (io, gate, db) = open_with_held_compactions(2, 3);
+    let (io, db, gate) = open_with_held_compactions(2, 3);
     thread::scope(|scope| {
         let full = scope.spawn(|| db.compact());
         thread::sleep(Duration::from_millis(20));
-        assert!(!full.is_finished(), "it knows what the others have begun");
+        let is_finished = full.is_finished();
         gate.open();
+        assert!(!is_finished, "it knows what the others have begun");
         full.join().unwrap().unwrap();
     });
     let levels = db.stats().levels;
@@ -237,7 +259,7 @@ fn check_files(db: &Db, io: &FaultIo) {
 
 #[test]
 fn what_is_deleted_by_range_while_it_is_compacted_stays_deleted() {
-    let (io, gate, db) = open_with_held_compactions(1, 2);
+    let (io, db, gate) = open_with_held_compactions(1, 2);
     db.delete_range(0_u32.to_be_bytes(), KEYS.to_be_bytes())
         .unwrap();
     db.flush().unwrap();
@@ -263,14 +285,15 @@ fn what_is_deleted_by_range_while_it_is_compacted_stays_deleted() {
 
 #[test]
 fn closing_waits_for_all_compactions() {
-    let (io, gate, db) = open_with_held_compactions(2, 3);
+    let (io, db, gate) = open_with_held_compactions(2, 3);
     let reader = db.clone();
     thread::scope(|scope| {
         let full = scope.spawn(|| reader.compact());
         let closed = scope.spawn(|| db.close());
         thread::sleep(Duration::from_millis(20));
-        assert!(!closed.is_finished());
+        let is_finished = closed.is_finished();
         gate.open();
+        assert!(!is_finished);
         closed.join().unwrap().unwrap();
         assert!(matches!(full.join().unwrap(), Err(Error::Closed)));
     });
@@ -283,6 +306,7 @@ fn a_keyspace_is_dropped_while_it_is_compacted() {
     let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
     let db = Db::open_with_io(gate.on(&io), STORE, options(2, quiet_tree())).unwrap();
     let small = db.keyspace("small").unwrap();
+    let gate = OpensOnDrop(gate);
     gate.hold(1);
     for round in 0..2_u32 {
         small.put(b"key", round.to_be_bytes()).unwrap();
