@@ -154,7 +154,8 @@ fn many_clients_are_served_and_leave_nothing_behind() {
             _ => KEPT_BYTES,
         };
         assert!(kept_bytes <= allowed_bytes, "{kept_bytes} bytes are kept");
-        assert_eq!(files(), kept_files, "files in /dev/shm");
+        // Other tests have clients at the same time.
+        until("their files in /dev/shm are removed", || files() <= kept_files);
     }
     assert_eq!(stat(&mut tcp, "upload_bytes"), "0");
     let mut one = start(0, 1);
