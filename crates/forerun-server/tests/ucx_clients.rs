@@ -155,7 +155,9 @@ fn many_clients_are_served_and_leave_nothing_behind() {
         };
         assert!(kept_bytes <= allowed_bytes, "{kept_bytes} bytes are kept");
         // Other tests have clients at the same time.
-        until("their files in /dev/shm are removed", || files() <= kept_files);
+        until("their files in /dev/shm are removed", || {
+            files() <= kept_files
+        });
     }
     assert_eq!(stat(&mut tcp, "upload_bytes"), "0");
     let mut one = start(0, 1);
