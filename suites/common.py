@@ -1,6 +1,8 @@
-"""What the runners of test suites share: downloads, pytest's reports, lists of outcomes."""
+"""What the runners of test suites share: downloads, runs of pytest and node, lists of outcomes."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -94,6 +96,44 @@ def pytest(python, arguments, cwd, environment=(), timeout_s=600):
     if not report.exists():
         raise SystemExit(f"pytest wrote no report:\n{ran.stdout}")
     return junit(report)
+
+
+def node_packages(packages, name):
+    """A folder with these packages of npm."""
+    at = WORK / name
+    done = at / ".forerun"
+    wanted = " ".join(packages)
+    if not done.exists() or done.read_text() != wanted:
+        shutil.rmtree(at, ignore_errors=True)
+        at.mkdir(parents=True)
+        sh("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", at, *packages)
+        done.write_text(wanted)
+    return at
+
+
+def node(at, file, environment):
+    """The outcome of each test in a file of this folder, with the packages in `at`."""
+    # Node looks for packages beside the file.
+    shutil.copy(HERE / file, at)
+    ran = subprocess.run(
+        ["node", "--test", "--test-reporter", "tap", file],
+        cwd=at,
+        env={**os.environ, **environment},
+        text=True,
+        timeout=300,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    outcomes = {}
+    for line in ran.stdout.splitlines():
+        result = re.match(r"^\s*(not )?ok \d+ - (.+?)(?: # (SKIP|TODO).*)?$", line)
+        # The file is a test, too.
+        if result and not result[2].endswith(file):
+            outcome = "fail" if result[1] else "skip" if result[3] else "pass"
+            outcomes[result[2]] = (outcome, "")
+    if not outcomes:
+        raise SystemExit(f"node printed no results:\n{ran.stdout[-4000:]}")
+    return outcomes
 
 
 def list_path(name):

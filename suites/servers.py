@@ -69,11 +69,14 @@ class Server:
                     f"the server ended with {self.process.returncode}: {line}\n{words}"
                 )
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                self.connect().close()
                 return
             except OSError:
                 time.sleep(0.05)
         raise SystemExit(f"the server does not listen: {line}")
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), 1)
 
     def check(self):
         """Fails if the server has ended by itself."""

@@ -324,6 +324,11 @@ impl Shared {
         }
     }
 
+    /// The last millisecond of an item, as given to [`expiry_after_ms`](Self::expiry_after_ms).
+    pub(crate) fn last_ms(expires_ms: u64) -> u64 {
+        expires_ms.saturating_sub(1)
+    }
+
     /// Adds counters for a new thread. [`session_stats`](Self::session_stats) includes them.
     pub(crate) fn register(&self) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());

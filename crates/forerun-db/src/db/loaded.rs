@@ -1,7 +1,6 @@
 //! What a manifest describes, read when a store is opened.
 
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
 use crate::io::open_files::{self, OpenFiles};
 use crate::io::reclaim::ReclaimIo;
-use crate::io::{Io, OpenMode};
+use crate::io::{Io, OpenMode, direct};
 use crate::memtable::RegionPool;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::{self, StoreDir};
@@ -94,12 +93,15 @@ fn check_direct_reads(io: &dyn Io, dir: &Path) -> Result<()> {
     let path = dir.join(store_dir::FORMAT);
     let opened = io.open(&path, OpenMode::ReadDirect);
     let read = opened.and_then(|file| file.read_at(&mut [0], 0));
-    read.map(drop).map_err(|error| match error.kind() {
-        ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::BadOption {
-            option: "use_direct_reads",
-            reason: format!("{} cannot be read directly: {error}", path.display()),
-        },
-        _ => Error::io("read", &path, error),
+    read.map(drop).map_err(|error| {
+        if direct::is_refusal(&error) {
+            Error::BadOption {
+                option: "use_direct_reads",
+                reason: format!("{} cannot be read directly: {error}", path.display()),
+            }
+        } else {
+            Error::io("read", &path, error)
+        }
     })
 }
 

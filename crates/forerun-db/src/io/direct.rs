@@ -25,6 +25,15 @@ thread_local! {
     static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Whether this is how a file system refuses direct reads: some open a file for them, and fail the
+/// first one.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
+    )
+}
+
 /// Reads like [`FileExt::read_at`], but fewer bytes of a long buffer.
 pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     if buffer.is_empty() {

@@ -8,7 +8,7 @@
 //! length durable, [`Io::sync_dir`] the names in a directory. The code above relies on nothing
 //! more.
 
-mod direct;
+pub(crate) mod direct;
 pub mod fault;
 mod forward;
 pub(crate) mod guarded;

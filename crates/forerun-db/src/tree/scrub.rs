@@ -10,13 +10,12 @@
 //! whether it is what was written.
 
 use std::io;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
-use crate::io::{Io, IoFile, OpenMode};
+use crate::io::{Io, IoFile, OpenMode, direct};
 use crate::run::{Page, PageKind, PageLocation, Run};
 use crate::tree::manifest::RunRecord;
 use crate::tree::open_runs::open_run;
@@ -122,13 +121,6 @@ fn note(read: Result<()>, page_no: Option<u32>, scrubber: &mut dyn Scrubber) -> 
 #[derive(Debug)]
 struct PastMemory<'a>(&'a dyn Io);
 
-/// Some file systems open a file for direct reads and refuse each of them. Any other failure is met
-/// again by the reads that follow.
-fn has_direct_reads(file: &dyn IoFile) -> bool {
-    let read = file.read_at(&mut [0], 0);
-    read.map_or_else(|error| error.kind() != ErrorKind::InvalidInput, |_| true)
-}
-
 /// A file of a file system without direct reads.
 #[derive(Debug)]
 struct ReadOnce(Box<dyn IoFile>);
@@ -140,10 +132,16 @@ impl Io for PastMemory<'_> {
     );
 
     fn open(&self, path: &Path, _: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        match self.0.open(path, OpenMode::ReadDirect) {
-            Ok(file) if has_direct_reads(&*file) => return Ok(file),
-            Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
-            _ => {}
+        let opened = self.0.open(path, OpenMode::ReadDirect);
+        let is_refused = match &opened {
+            // Any other failure of this read is met again by those that follow.
+            Ok(file) => file
+                .read_at(&mut [0], 0)
+                .is_err_and(|error| direct::is_refusal(&error)),
+            Err(error) => direct::is_refusal(error),
+        };
+        if !is_refused {
+            return opened;
         }
         let file = self.0.open(path, OpenMode::Read)?;
         Ok(Box::new(ReadOnce(file)))

@@ -1,5 +1,7 @@
 //! Scrubs find damage wherever it is, and leave nothing out.
 
+use std::io::ErrorKind;
+
 use proptest::prelude::*;
 
 use super::*;

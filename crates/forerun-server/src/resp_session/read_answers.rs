@@ -20,6 +20,7 @@ use crate::resp::hash_value::Hash;
 use crate::resp::read_spans::{Answer, RespScratch, Span};
 use crate::resp::reply::{self, RespVersion};
 use crate::session::{ChunkSize, CommandContext, Lookups, recycle};
+use crate::shared::Shared;
 
 use super::call::{Refusal, hash_of, push_error, string_of};
 use super::read_batch::{Batch, keep};
@@ -319,7 +320,7 @@ fn time_of(command: Command, item: Option<Item<'_>>, context: &CommandContext<'_
     let Some(expires_ms) = item.expiry_ms() else {
         return -1;
     };
-    let last_ms = expires_ms.saturating_sub(1);
+    let last_ms = Shared::last_ms(expires_ms);
     let left_ms = || last_ms.saturating_sub(context.cache.now_ms()) as i64;
     let unix_ms = || context.shared.unix_ms_of(last_ms);
     // Halves are rounded up, so a key that still exists may have 0 seconds left.

@@ -11,6 +11,7 @@ use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
 use crate::resp::reply;
 use crate::resp::script::{Script, hexadecimal, parse_sha1, recognise, sha1};
+use crate::shared::Shared;
 
 use super::call::{Call, Refusal, string_of};
 use super::expiry_commands::{TimeUnit, positive_time};
@@ -157,7 +158,7 @@ impl<'a> Call<'a, '_> {
                 return Ok(None);
             };
             let from_ms = if is_added {
-                expires_ms.saturating_sub(1)
+                Shared::last_ms(expires_ms)
             } else {
                 now_ms
             };
